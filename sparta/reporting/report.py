@@ -4,6 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sparta.reporting.layout import layout
+from sparta.reporting.renderers import render
+from sparta.reporting.to_json import report_from_json, report_to_json
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +63,14 @@ class Report:
         Facts about this machine: cpu, isa, threads, versions.
     notes
         Anything the user should know: fallbacks, layers put back to dense, inputs that could not be redrawn.
+
+    Examples
+    --------
+    >>> report = Report(dense_ms=4.0, optimized_ms=2.0)
+    >>> report.speedup
+    2.0
+    >>> print(report.to_markdown().splitlines()[2])
+    - **latency**: 2.00x faster than the masked dense model: 4 ms -\\> 2 ms per call
     """
 
     layers: tuple[LayerReport, ...] = ()
@@ -71,3 +88,33 @@ class Report:
     def speedup(self) -> float | None:
         """Whole-model speedup: dense latency divided by optimized latency."""
         return self.dense_ms / self.optimized_ms if self.dense_ms and self.optimized_ms else None
+
+    def __str__(self) -> str:
+        """The report as plain text; rich consoles print it in color."""
+        return render(layout(self), "terminal")
+
+    def __rich__(self) -> RenderableType:
+        """The report for `rich.print`."""
+        from sparta.reporting.to_terminal import renderable  # noqa: PLC0415 - rich is imported only to print
+
+        return renderable(layout(self))
+
+    def to_markdown(self) -> str:
+        """The report as GitHub-flavored Markdown."""
+        return render(layout(self), "markdown")
+
+    def to_html(self, path: str | Path | None = None) -> str:
+        """The report as one self-contained HTML page, also written to `path` if given."""
+        page = render(layout(self), "html")
+        if path is not None:
+            Path(path).write_text(page, encoding="utf-8")
+        return page
+
+    def to_json(self) -> str:
+        """The report as JSON, speedups included; `from_json` reads it back."""
+        return report_to_json(self)
+
+    @classmethod
+    def from_json(cls, text: str) -> Report:
+        """The report that `to_json` wrote; anything else raises `FormatError`."""
+        return report_from_json(text)
