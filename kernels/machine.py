@@ -53,6 +53,10 @@ class Machine:
             return self.l2_bandwidth
         return self.l3_bandwidth if footprint <= self.l3 else self.dram_bandwidth
 
+    def seconds(self, *, multiplies: float, streamed: float) -> float:
+        """Time one thread needs at least: to do `multiplies` fp32 multiply-adds, or to read `streamed` bytes again."""
+        return 1e-9 * max(2 * multiplies / self.gflops, streamed / self.bandwidth(streamed))
+
     def describe(self) -> dict[str, str]:
         """Facts about the machine in words, for people."""
         return {

@@ -1,1 +1,4 @@
-"""."""
+"""Kernels of convolutions; importing this package adds them to the table."""
+
+from sparta.kernels.conv import dense as dense
+from sparta.kernels.conv import reference as reference
