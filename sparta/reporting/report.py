@@ -95,7 +95,7 @@ class Report:
 
     def __rich__(self) -> RenderableType:
         """The report for `rich.print`."""
-        from sparta.reporting.to_terminal import renderable  # noqa: PLC0415 - rich is imported only to print
+        from sparta.reporting.to_terminal import renderable  # rich is imported only to print
 
         return renderable(layout(self))
 

@@ -47,7 +47,7 @@ def report_from_json(text: str) -> Report:
     FormatError
         If `text` is not the JSON of a report of this version.
     """
-    from sparta.reporting.report import LayerReport, Report  # noqa: PLC0415 - report.py imports this module
+    from sparta.reporting.report import LayerReport, Report  # report.py imports this module
 
     try:
         fields = json.loads(text)

@@ -16,6 +16,7 @@ from rich.text import Text
 from sparta.reporting.document import Document, Table
 
 _NARROWEST = 120  # a layer table is hard to read below this; files and pagers scroll
+_UNBOUNDED = 10_000  # to measure a table as if the screen had room
 _WRAPPED = 14  # the least width of a column that wraps: the first (names) and the last (sentences)
 
 
@@ -57,7 +58,10 @@ class _Fitted:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         left_out: list[int] = []
         optional = [index for index, column in enumerate(self.table.columns) if column.optional]
-        while optional and Measurement.get(console, options, _drawn(self.table, left_out)).minimum > options.max_width:
+        unbounded = options.update(max_width=_UNBOUNDED)
+        while Measurement.get(console, unbounded, _drawn(self.table, left_out)).minimum > options.max_width:
+            if not optional:
+                break
             left_out.append(optional.pop())
         yield Text(f"\n{self.table.title}", style="bold")
         yield _drawn(self.table, left_out)
@@ -68,7 +72,7 @@ class _Fitted:
 
 def _drawn(table: Table, left_out: list[int]) -> RichTable:
     kept = [index for index in range(len(table.columns)) if index not in left_out]
-    drawn = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    drawn = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for index in kept:
         column = table.columns[index]
         wraps = column.align == "left" and index in (0, len(table.columns) - 1)
