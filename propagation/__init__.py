@@ -1,1 +1,12 @@
-"""."""
+"""What an operator does to annotations: capture, rules, the fixed point, folding."""
+
+from sparta.propagation.annotate import annotate as annotate
+from sparta.propagation.annotate import masked_weights as masked_weights
+from sparta.propagation.capture import capture as capture
+from sparta.propagation.capture import interpret as interpret
+from sparta.propagation.shadow import masked as masked
+from sparta.propagation.stages import Annotated as Annotated
+from sparta.propagation.stages import Barrier as Barrier
+from sparta.propagation.stages import Captured as Captured
+from sparta.propagation.stages import Folded as Folded
+from sparta.propagation.stages import Propagated as Propagated

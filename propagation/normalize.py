@@ -1,0 +1,79 @@
+"""A captured graph in the one form that rules and folds expect: functional, no views, no no-ops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import fx, nn
+
+aten = torch.ops.aten
+
+VIEWS = (aten.view.default, aten._unsafe_view.default)
+"""Reshapes that were legal for the strides seen at capture; folding changes strides, so all become `reshape`."""
+
+NO_OPS = frozenset(
+    (aten.clone.default, aten.alias.default, aten.detach.default, aten.lift_fresh_copy.default, aten.contiguous.default)
+)
+"""In a functional graph these return their input; they only differ in aliasing and strides."""
+
+ASSERTIONS = frozenset((aten._assert_tensor_metadata.default,))
+"""Checks of dtype, device and layout that were settled at capture."""
+
+STRIDE_SENSITIVE = frozenset(
+    (
+        aten.as_strided.default,
+        aten.as_strided_scatter.default,
+        aten.view.dtype,
+        aten.view_as_complex.default,
+        aten.view_as_real.default,
+        aten.stride.int,
+        aten.sym_stride.int,
+        aten.is_contiguous.default,
+    )
+)
+"""Operators that see strides: a graph with one of them keeps its copies."""
+
+
+def normalize(graph: fx.Graph, root: nn.Module) -> None:
+    """Rewrite `graph`, and the bodies of its higher-order operators in `root`, to normal form, in place.
+
+    Before: ``clone(transpose(x)); view(clone, [-1])``. After: ``reshape(transpose(x), [-1])``.
+    """
+    for module in root.modules():
+        if isinstance(module, fx.GraphModule):
+            _normalize_one(module.graph)
+            module.recompile()
+    _normalize_one(graph)
+
+
+def _normalize_one(graph: fx.Graph) -> None:
+    for target, step in ((VIEWS, _to_reshape), (ASSERTIONS, graph.erase_node), (NO_OPS, _drop_no_op)):
+        _apply(graph, target, step)
+    _drop_dead(graph)
+    graph.lint()
+
+
+def _apply(graph: fx.Graph, targets: Iterable[object], step: Callable[[fx.Node], None]) -> None:
+    if step is _drop_no_op and any(node.target in STRIDE_SENSITIVE for node in graph.nodes):
+        return
+    for target in targets:
+        for node in graph.find_nodes(op="call_function", target=target):  # type: ignore[arg-type]
+            step(node)
+
+
+def _to_reshape(node: fx.Node) -> None:
+    node.target = aten.reshape.default
+
+
+def _drop_no_op(node: fx.Node) -> None:
+    """Take `node` out, unless it is a result: results must not alias inputs or weights, and may have to be contiguous."""
+    source = node.args[0]
+    if isinstance(source, fx.Node) and not any(user.op == "output" for user in node.users):
+        node.replace_all_uses_with(source)
+        node.graph.erase_node(node)
+
+
+def _drop_dead(graph: fx.Graph) -> None:
+    """Dead-code elimination; placeholders stay, since they are the signature."""
+    graph.eliminate_dead_code()
