@@ -9,7 +9,7 @@ import logging
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from inspect import Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ from sparta.tesa.naming import alias_table, named_tensors, unwrap
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
+    from torch.export.graph_signature import InputSpec
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 """Arguments of one call of a model: positional and by keyword."""
@@ -113,7 +114,7 @@ def interpret(captured: Captured, weights: Mapping[str, Tensor], *args: Any, **k
     """
     values = {**weights, **dict(zip(captured.user_inputs, flatten_call(captured, args, kwargs), strict=True))}
     inputs = [values[node.name] for node in captured.graph.find_nodes(op="placeholder")]
-    leaves = fx.Interpreter(captured.root, graph=captured.graph).run(*inputs)  # type: ignore[no-untyped-call]
+    leaves = fx.Interpreter(captured.root, graph=captured.graph).run(*inputs)
     return pytree.tree_unflatten(leaves, captured.out_spec)
 
 
@@ -122,7 +123,7 @@ def _register_pytrees(call: Call) -> None:
     if "transformers.cache_utils" in sys.modules:
         from transformers.integrations.executorch import register_dynamic_cache_export_support
 
-        register_dynamic_cache_export_support()
+        register_dynamic_cache_export_support()  # type: ignore[no-untyped-call]
     _register_dataclasses(call)
 
 
@@ -140,31 +141,39 @@ def _export(model: nn.Module, call: Call, dynamic_batch: bool) -> tuple[Exported
     """The first export that works, most useful first: symbolic batch, static, then both by bytecode tracing."""
     batched = _batched(call) if dynamic_batch else None
     attempts = [(example, strict) for strict in (False, True) for example in (batched, call) if example is not None]
-    failures: list[Exception] = []
+    failure: Exception | None = None
     for example, strict in attempts:
-        try:
-            program = _attempt(masked(model), example, strict, symbolic=example is batched)
-        except Exception as error:  # whatever user code and the tracer may raise
-            log.debug("export (strict=%s) failed: %s", strict, type(error).__name__)
-            if not failures and _register_output(model, call):
+        program = _attempt(masked(model), example, strict, symbolic=example is batched)
+        if isinstance(program, Exception):
+            log.debug("export (strict=%s) failed: %s", strict, type(program).__name__)
+            if failure is None and _register_output(model, call):
                 return _export(model, call, dynamic_batch)
-            failures.append(error)
-        else:
-            if _keeps_batch(program, example, call):
-                return program, example
-    raise CaptureError(explain(failures[0], model)) from failures[0]
+            failure = failure or program
+        elif _keeps_batch(program, example, call):
+            return program, example
+    assert failure is not None, "a static program serves its own example"
+    raise CaptureError(explain(failure, model)) from failure
 
 
-def _attempt(shadow: nn.Module, call: Call, strict: bool, symbolic: bool) -> ExportedProgram:
+def _attempt(shadow: nn.Module, call: Call, strict: bool, symbolic: bool) -> ExportedProgram | Exception:
+    """The exported program, or what user code or the tracer raised."""
+    try:
+        return _export_once(shadow, call, strict, symbolic)
+    except Exception as error:
+        return error
+
+
+def _export_once(shadow: nn.Module, call: Call, strict: bool, symbolic: bool) -> ExportedProgram:
     args, kwargs = call
-    shapes = torch.export.ShapesCollection()
+    shapes = torch.export.ShapesCollection()  # type: ignore[no-untyped-call]
     for tensor in _batch_tensors(call) if symbolic else ():
         shapes[tensor] = {0: torch.export.Dim.AUTO}
     with _silence():
-        dynamic = shapes.dynamic_shapes(shadow, args, kwargs) if symbolic else None
+        dynamic = shapes.dynamic_shapes(shadow, args, kwargs) if symbolic else None  # type: ignore[no-untyped-call]
         program = torch.export.export(shadow, args, kwargs, dynamic_shapes=dynamic, strict=strict)
         # The empty table only functionalizes: linear, convolution, attention and LSTM stay whole.
-        return program.run_decompositions({})
+        functional: ExportedProgram = program.run_decompositions({})
+        return functional
 
 
 def _batch_tensors(call: Call) -> list[Tensor]:
@@ -187,23 +196,25 @@ def _batched(call: Call) -> Call | None:
 
 def _keeps_batch(program: ExportedProgram, example: Call, call: Call) -> bool:
     """Whether the program serves `call`: one captured with a doubled batch must have kept it symbolic."""
-    doubled = [
-        before.shape[0] != after.shape[0]
-        for before, after in zip(pytree.tree_leaves(call), pytree.tree_leaves(example), strict=True)
-        if isinstance(before, Tensor) and before.dim() > 0
-    ]
-    symbolic = [0 in dims for _, value, dims in _user_inputs(program) if isinstance(value, Tensor) and value.dim() > 0]
-    return all(kept for kept, was_doubled in zip(symbolic, doubled, strict=True) if was_doubled)
+    inputs = [node.meta.get("val") for node, spec in _signature(program, program.graph) if _is_argument(spec)]
+    leaves = zip(pytree.tree_leaves(call), pytree.tree_leaves(example), inputs, strict=True)
+    return all(0 in _symbolic_dims(value) for before, after, value in leaves if before is not after)
 
 
-def _user_inputs(program: ExportedProgram) -> Iterator[tuple[str, Any, tuple[int, ...]]]:
-    """(placeholder, example value, symbolic dimensions) of each argument of the call."""
-    placeholders = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
-    for spec in program.graph_signature.input_specs:
-        if spec.kind.name == "USER_INPUT":
-            value = placeholders[spec.arg.name].meta.get("val")
-            sizes = value.shape if isinstance(value, Tensor) else ()
-            yield spec.arg.name, value, tuple(d for d, size in enumerate(sizes) if not isinstance(size, int))
+def _signature(program: ExportedProgram, graph: fx.Graph) -> list[tuple[fx.Node, InputSpec]]:
+    """The placeholders of `graph`, the program's or a copy, with what each stands for."""
+    placeholders = graph.find_nodes(op="placeholder")
+    return list(zip(placeholders, program.graph_signature.input_specs, strict=True))
+
+
+def _is_argument(spec: InputSpec) -> bool:
+    return spec.kind.name == "USER_INPUT"
+
+
+def _symbolic_dims(value: Any) -> tuple[int, ...]:
+    """The dimensions of an example value that the graph keeps symbolic; none for what is not a tensor."""
+    sizes = value.shape if isinstance(value, Tensor) else ()
+    return tuple(dim for dim, size in enumerate(sizes) if not isinstance(size, int))
 
 
 def _register_output(model: nn.Module, call: Call) -> bool:
@@ -266,22 +277,20 @@ def _captured(program: ExportedProgram, model: nn.Module, call: Call) -> Capture
     graph, root = _detach(program)
     normalize(graph, root)
     aliases = alias_table(model)
-    names = _deduplicate(graph, program, aliases)
+    arguments = [node for node, spec in _signature(program, graph) if _is_argument(spec)]
+    names = _deduplicate(graph, _signature(program, graph), aliases)
     own = named_tensors(model)
-    tensors = {placeholder: _tensor(name, own, model, program) for placeholder, name in names.items()}
-    inputs = tuple(_user_inputs(program))
-    spec = program.call_spec
     return Captured(
         graph=graph,
         root=root,
-        tensors=tensors,
+        tensors={placeholder: _tensor(name, own, program) for placeholder, name in names.items()},
         names=names,
         aliases=aliases,
-        user_inputs=tuple(name for name, _, _ in inputs),
-        in_spec=spec.in_spec,
-        out_spec=spec.out_spec,
+        user_inputs=tuple(node.name for node in arguments),
+        in_spec=program.call_spec.in_spec,
+        out_spec=program.call_spec.out_spec,
         example=call,
-        dynamic=tuple(dims for _, _, dims in inputs),
+        dynamic=tuple(_symbolic_dims(node.meta.get("val")) for node in arguments),
     )
 
 
@@ -296,24 +305,25 @@ def _detach(program: ExportedProgram) -> tuple[fx.Graph, nn.Module]:
     return graph, root
 
 
-def _deduplicate(graph: fx.Graph, program: ExportedProgram, aliases: Mapping[str, str]) -> dict[str, str]:
+def _deduplicate(
+    graph: fx.Graph, inputs: Sequence[tuple[fx.Node, InputSpec]], aliases: Mapping[str, str]
+) -> dict[str, str]:
     """Make the graph use one placeholder for each storage, and none for unused tensors; placeholder -> name."""
     first: dict[str, fx.Node] = {}
-    placeholders = {node.name: node for node in graph.find_nodes(op="placeholder")}
-    targets = {s.arg.name: s.target for s in program.graph_signature.input_specs if s.kind.name != "USER_INPUT"}
-    for placeholder, target in targets.items():
-        node = placeholders[placeholder]
-        canonical = first.setdefault(aliases.get(target or "", target or placeholder), node)
-        if canonical is not node:
-            node.replace_all_uses_with(canonical)
-    for placeholder in targets:
-        if not placeholders[placeholder].users:
-            graph.erase_node(placeholders[placeholder])
+    for node, spec in inputs:
+        if not _is_argument(spec):
+            target = spec.target or node.name
+            canonical = first.setdefault(aliases.get(target, target), node)
+            if canonical is not node:
+                node.replace_all_uses_with(canonical)
+    for node, spec in inputs:
+        if not _is_argument(spec) and not node.users:
+            graph.erase_node(node)
     return {node.name: name for name, node in first.items() if node.users}
 
 
-def _tensor(name: str, own: Mapping[str, Tensor], model: nn.Module, program: ExportedProgram) -> Tensor:
-    """The model's own tensor called `name`: a parameter, a buffer, or a plain attribute; else a constant of the code."""
+def _tensor(name: str, own: Mapping[str, Tensor], program: ExportedProgram) -> Tensor:
+    """The model's own parameter or buffer called `name`, else a constant of the code or a plain attribute."""
     if name in own:
         return own[name]
     constant = program.constants[name]

@@ -67,7 +67,7 @@ def _to_reshape(node: fx.Node) -> None:
 
 
 def _drop_no_op(node: fx.Node) -> None:
-    """Take `node` out, unless it is a result: results must not alias inputs or weights, and may have to be contiguous."""
+    """Take `node` out, unless it is a result: those must not alias inputs or weights, and may have to be contiguous."""
     source = node.args[0]
     if isinstance(source, fx.Node) and not any(user.op == "output" for user in node.users):
         node.replace_all_uses_with(source)

@@ -118,18 +118,16 @@ class _Resolver:
 
     def __init__(self, table: NameTable) -> None:
         self._table = table
-        self._bare = {_bare(name): canonical for name, canonical in reversed(table.aliases.items())}
+        self._bare: dict[str, str] = {}
+        for name, canonical in table.aliases.items():
+            self._bare.setdefault(_bare(name), canonical)
         self._found: dict[str, tuple[str, Tensor]] = {}
         self._problems: list[str] = []
 
     def add(self, name: str, mask: Any) -> None:
         """Take one mask, or note why it does not fit."""
         canonical = self._lookup(name)
-        problem = _check_values(mask)
-        if problem is None and canonical is None:
-            problem = None if _keeps_all_activations(name, mask) else self._unknown(name)
-        elif problem is None and canonical in self._table.tensors:
-            problem = _check_shape(mask, self._table.tensors[canonical].shape)
+        problem = _check_values(mask) or self._check_target(name, canonical, mask)
         if problem is not None:
             self._problems.append(f"{name}: {problem}")
         elif canonical is not None:
@@ -149,6 +147,13 @@ class _Resolver:
             if canonical is not None:
                 return canonical
         return None
+
+    def _check_target(self, name: str, canonical: str | None, mask: Tensor) -> str | None:
+        """What is wrong with where a mask goes."""
+        if canonical is None:
+            return None if _keeps_all_activations(name, mask) else self._unknown(name)
+        tensor = self._table.tensors.get(canonical)
+        return None if tensor is None else _check_shape(mask, tensor.shape)
 
     def _merge(self, name: str, canonical: str, mask: Tensor) -> None:
         tensor = self._table.tensors.get(canonical)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
-from typing import cast
+from collections.abc import Hashable, Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -61,13 +60,17 @@ def named_tensors(model: nn.Module) -> dict[str, Tensor]:
     >>> sorted(named_tensors(torch.nn.Sequential(torch.nn.Linear(2, 2))))
     ['0.bias', '0.weight']
     """
-    found: tuple[dict[str, Tensor], dict[str, Tensor]] = {}, {}
+    parameters: dict[str, Tensor] = {}
+    buffers: dict[str, Tensor] = {}
     for prefix, module in walk(unwrap(model)):
-        for into, own in zip(found, module_tensors(module), strict=True):
-            for name, tensor in own.items():
-                if tensor is not None:
-                    into[f"{prefix}.{name}" if prefix else name] = tensor
-    return found[0] | found[1]
+        own_parameters, own_buffers = module_tensors(module)
+        parameters |= _qualified(prefix, own_parameters)
+        buffers |= _qualified(prefix, own_buffers)
+    return parameters | buffers
+
+
+def _qualified(prefix: str, own: Mapping[str, Tensor | None]) -> dict[str, Tensor]:
+    return {f"{prefix}.{name}" if prefix else name: tensor for name, tensor in own.items() if tensor is not None}
 
 
 def storage_key(tensor: Tensor) -> Hashable:
@@ -94,4 +97,4 @@ def alias_table(model: nn.Module) -> dict[str, str]:
 
 def submodule(model: nn.Module, name: str) -> nn.Module:
     """The submodule of the unwrapped `model` called `name`; the model itself for the empty name."""
-    return cast(nn.Module, unwrap(model).get_submodule(name))
+    return unwrap(model).get_submodule(name)
