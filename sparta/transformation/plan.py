@@ -61,15 +61,27 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How one operator runs: storage format, kernel by range of T, epilogue; what a saved model says about it.
+    """How one operator runs, and all that a saved model says about it.
 
-    `format` is "dense" where PyTorch runs the operator unchanged.
+    Parameters
+    ----------
+    problem
+        What to compute.
+    format, parameters
+        Storage format of the weight, "dense" where PyTorch runs the operator unchanged.
+    kernels
+        Lower bound of a range of T -> kernel name; ranges that are missing are measured at their first call.
+    only
+        Names of the only kernels allowed, or None for all.
+    threads
+        Threads of the kernels; None follows `torch.get_num_threads()` at call time.
     """
 
     problem: Problem
     format: str
     parameters: Mapping[str, Any]
     kernels: Mapping[int, str]
+    only: tuple[str, ...] | None = None
     threads: int | None = None
 
     def dumps(self) -> str:
@@ -80,6 +92,7 @@ class Plan:
             "format": self.format,
             "parameters": dict(self.parameters),
             "kernels": {str(bucket): name for bucket, name in self.kernels.items()},
+            "only": self.only,
             "threads": self.threads,
         }
         return json.dumps(fields, sort_keys=True)
@@ -103,6 +116,7 @@ class Plan:
                 format=str(fields["format"]),
                 parameters=dict(fields["parameters"]),
                 kernels={int(bucket): str(name) for bucket, name in fields["kernels"].items()},
+                only=tuple(fields["only"]) if fields["only"] else None,
                 threads=fields["threads"],
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -1,0 +1,130 @@
+"""Executors: what a custom operator calls; they hold the specialized kernels of one weight, by range of T."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from sparta.kernels import Compiled, Format, find, find_format, host_machine
+from sparta.kernels.problem import Conv, Linear, Problem
+from sparta.tesa.errors import FormatError
+from sparta.transformation.choose import Weight, build, choose, run_typed
+from sparta.transformation.dense import dense_weight, dense_run
+from sparta.transformation.plan import Plan, bucket_of
+
+Place = tuple[int, tuple[int, int]]
+"""A range of T and an image size (0, 0 for linears): what a compiled kernel is good for."""
+
+
+@dataclass(slots=True)
+class Executor:
+    """Runs one plan with one weight; kernels are compiled at their first use and kept.
+
+    Parameters
+    ----------
+    plan
+        What to run.
+    weight
+        The weight in the plan's storage format, validated.
+    version
+        Counter of in-place changes of the stored values when the kernels were packed.
+    """
+
+    plan: Plan
+    weight: Format
+    version: int
+    compiled: dict[Place, Compiled] = field(default_factory=dict)
+
+    def __call__(self, x: Tensor, bias: Tensor | None, residual: Tensor | None) -> Tensor:
+        """The operator's result for a contiguous `x`."""
+        problem, tokens, image = self._instance(x)
+        place = bucket_of(tokens), image
+        run = self.compiled.get(place)
+        if run is None:
+            run = self.compiled[place] = self._specialize(problem, tokens)
+        return run_typed(run, x, bias, residual, self.threads)
+
+    def compile(self, tokens: int) -> None:
+        """Compile the kernel for the plan's own problem at `tokens` columns, before the first call.
+
+        Raises
+        ------
+        KernelCompileError
+            If the kernel the plan names cannot be compiled or loaded here.
+        """
+        problem = self.plan.problem
+        image = problem.image if isinstance(problem, Conv) else (0, 0)
+        self.compiled[bucket_of(tokens), image] = self._specialize(problem, tokens)
+
+    @property
+    def threads(self) -> int:
+        """Threads of the next call."""
+        return self.plan.threads or torch.get_num_threads()
+
+    def _instance(self, x: Tensor) -> tuple[Problem, int, tuple[int, int]]:
+        problem = self.plan.problem
+        if isinstance(problem, Linear):
+            return problem, x.shape[0], (0, 0)
+        image = (x.shape[2], x.shape[3])
+        if image != problem.image:
+            problem = self.plan.for_image(image)
+        assert isinstance(problem, Conv)
+        height, width = problem.out_image
+        return problem, x.shape[0] * height * width, image
+
+    def _specialize(self, problem: Problem, tokens: int) -> Compiled:
+        """The kernel the plan names for this range of T, else the one that measures fastest now."""
+        name = self.plan.kernels.get(bucket_of(tokens)) if problem == self.plan.problem else None
+        if name is not None and find(name).format == self.plan.format:
+            compiled = find(name).build(problem, self.weight, host_machine())
+            return compiled
+        weight = Weight.of(dense_weight(self.weight.to_dense(), problem), problem)
+        if name is None:
+            choice = choose(problem, weight, max(tokens, 1), threads=self.threads, only=self.plan.only)
+            name = choice.kernel
+        run = None if name == "dense" else build(find(name), problem, weight)
+        return run if run is not None else dense_run(problem, weight.dense)
+
+
+_EXECUTORS: dict[tuple[int, str], tuple[weakref.ref[Tensor], Executor]] = {}
+
+
+def executor_for(components: Sequence[Tensor], plan: str) -> Executor:
+    """The executor of a stored weight and a plan, made at the first call and again when the values change in place.
+
+    Raises
+    ------
+    FormatError
+        If the plan or the components are not valid.
+    """
+    if not components:
+        message = "a sparse operator was called without weight components; save the model again with this version"
+        raise FormatError(message)
+    values = components[-1]
+    key = id(values), plan
+    found = _EXECUTORS.get(key)
+    if found is not None and found[0]() is values and found[1].version == _version(values):
+        return found[1]
+    executor = _make(components, plan, values)
+    reference = weakref.ref(values, lambda _: _EXECUTORS.pop(key, None))
+    _EXECUTORS[key] = reference, executor
+    return executor
+
+
+def _version(tensor: Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def _make(components: Sequence[Tensor], text: str, values: Tensor) -> Executor:
+    plan = Plan.loads(text)
+    names = find_format(plan.format).component_names
+    if len(names) != len(components):
+        message = f"format {plan.format!r} has components {names}, got {len(components)} tensors"
+        raise FormatError(message)
+    stored = dict(zip(names, components, strict=True))
+    weight = find_format(plan.format).from_components(plan.problem.matrix, stored, plan.parameters)
+    return Executor(plan, weight, _version(values))

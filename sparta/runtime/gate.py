@@ -1,0 +1,284 @@
+"""The gate every program passes before it is used: exact, and not slower than the masked dense model."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from sparta.propagation.folding import fold
+from sparta.propagation.stages import Captured, Folded, Propagated
+from sparta.reporting.report import LayerReport, Report
+from sparta.runtime.inputs import Call, Leaf, expected, first_of_batch, flatten
+from sparta.runtime.program import Program
+from sparta.runtime.verify import Comparison, compare, verification_call, wrong_sites
+from sparta.settings import Settings
+from sparta.tesa.errors import KernelCompileError, UnsupportedOpError, VerificationError
+from sparta.transformation import Decision, Planned, Specialized, specialize, transform
+from sparta.transformation.choose import DENSE
+from sparta.transformation.measure import measure
+
+log = logging.getLogger("sparta.runtime")
+
+RELATIVE_ALLOWANCE = 1.03
+ABSOLUTE_ALLOWANCE = 1e-5
+"""A program may take 3 % plus 10 microseconds more than the masked dense model; beyond that it is not used."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Verified:
+    """A specialized model that agrees with the masked dense model.
+
+    Parameters
+    ----------
+    specialized
+        What runs; wrong parts have been put back to dense.
+    error
+        Largest relative error seen, None if not verified.
+    any_batch
+        Batch 1 was verified as well, so the symbolic batch may be trusted below the range export states.
+    notes
+        What happened on the way.
+    """
+
+    specialized: Specialized
+    error: float | None
+    any_batch: bool
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gate:
+    """Verifies and measures what was compiled for one call of one masked dense model."""
+
+    reference: nn.Module
+    call: Call
+    settings: Settings
+
+    def verify(self, specialized: Specialized) -> Verified:
+        """The model with every wrong part put back to dense.
+
+        Raises
+        ------
+        UnsupportedOpError, KernelCompileError, VerificationError
+            In strict mode, instead of falling back.
+        """
+        self._check_strict(specialized)
+        if self.settings.verify is False:
+            return Verified(specialized, None, any_batch=False, notes=("not verified: verify=False",))
+        call, note = verification_call(self.reference, self.call, self.settings)
+        notes = [note] if note else []
+        comparison = self._compare(specialized, call)
+        if not comparison.ok:
+            specialized, comparison = self._repair(specialized, call, comparison, notes)
+        if self.settings.verify == "full":
+            self._certify(specialized, call, notes)
+        notes += [comparison.note] if comparison.note else []
+        return Verified(specialized, comparison.error, self._first_agrees(specialized, call), tuple(notes))
+
+    def _check_strict(self, specialized: Specialized) -> None:
+        if not self.settings.strict:
+            return
+        barriers = specialized.planned.folded.propagated.barriers
+        if barriers:
+            listed = ", ".join(f"{barrier.op} in {barrier.module or 'the model'}" for barrier in barriers)
+            message = f"no propagation rule for {listed}; drop strict=True to run them as barriers"
+            raise UnsupportedOpError(message)
+        failed = [d for d in specialized.decisions if d.reason.startswith("kernel did not compile")]
+        if failed:
+            message = "; ".join(f"{decision.site.name}: {decision.reason}" for decision in failed)
+            raise KernelCompileError(message)
+
+    def _compare(self, specialized: Specialized, call: Call) -> Comparison:
+        return compare(self.reference, lambda c: specialized.module(*flatten(c)[0]), call)
+
+    def _repair(
+        self, specialized: Specialized, call: Call, comparison: Comparison, notes: list[str]
+    ) -> tuple[Specialized, Comparison]:
+        """Wrong kernels go back to dense; if that is not enough, so does the whole folding."""
+        if self.settings.strict:
+            raise VerificationError(_mismatch(comparison))
+        wrong = wrong_sites(specialized, flatten(call)[0])
+        for decision in wrong:
+            notes.append(f"{decision.site.name}: kernel {decision.kernel} was wrong here and runs dense; please report it")
+        repaired = specialize(_without(specialized.planned, wrong))
+        comparison = self._compare(repaired, call)
+        if comparison.ok:
+            return repaired, comparison
+        notes.append(f"folding was wrong for this model and is off ({_mismatch(comparison)}); please report it")
+        plain = fold(unpropagated(specialized.planned.folded.propagated))
+        repaired = specialize(transform(plain, self.settings))
+        comparison = self._compare(repaired, call)
+        if not comparison.ok:
+            raise VerificationError(_mismatch(comparison))
+        return repaired, comparison
+
+    def _certify(self, specialized: Specialized, call: Call, notes: list[str]) -> None:
+        from sparta.propagation.verify import garbage_injection
+
+        propagated = specialized.planned.folded.propagated
+        error = garbage_injection(propagated, *call, seed=0)
+        notes.append(f"propagation certified node by node by garbage injection: relative error {error:.1e}")
+        if error > 1e-4:
+            message = f"propagation is wrong for this model (garbage injection error {error:.1e}); please report it"
+            raise VerificationError(message)
+
+    def _first_agrees(self, specialized: Specialized, call: Call) -> bool:
+        """Whether a program with a symbolic batch is right for batch 1 too, which export does not promise."""
+        captured = specialized.planned.folded.propagated.annotated.captured
+        if not any(captured.dynamic):
+            return False
+        single = first_of_batch(call, captured.dynamic)
+        try:
+            return self._compare(specialized, single).ok
+        except (RuntimeError, ValueError, IndexError, TypeError) as error:
+            log.info("batch 1 gets its own program: %s", error)
+            return False
+
+    def measure(self, verified: Verified) -> Program:
+        """The fastest of optimized, folded only, and the masked dense model itself, with its report."""
+        specialized = verified.specialized
+        leaves = flatten(self.call)[0]
+        if self.settings.measure is False:
+            return self._program(specialized.module, verified, None, None)
+        args, kwargs = self.call
+        folded = specialized.planned.folded.module
+        runs = {DENSE: lambda: self.reference(*args, **kwargs), "optimized": lambda: specialized.module(*leaves)}
+        if any(decision.kernel != DENSE for decision in specialized.decisions):
+            runs["folded"] = lambda: folded(*leaves)
+        with torch.no_grad():
+            times = measure(runs, budget=0.3, rounds=(5, 30))
+        return self._fastest(verified, times)
+
+    def _fastest(self, verified: Verified, times: dict[str, float]) -> Program:
+        dense, optimized = times[DENSE], times["optimized"]
+        best = min(optimized, times.get("folded", optimized))
+        if self.settings.kernels is None and best > RELATIVE_ALLOWANCE * dense + ABSOLUTE_ALLOWANCE:
+            return self.dense("not faster as a whole, runs the masked dense model", verified, times)
+        if self.settings.kernels is None and times.get("folded", optimized) < 0.97 * optimized:
+            verified = self._without_kernels(verified)
+            optimized = times["folded"]
+        return self._program(verified.specialized.module, verified, dense, optimized)
+
+    def _without_kernels(self, verified: Verified) -> Verified:
+        note = "all sparse kernels together were slower than the folded dense model, which runs instead"
+        planned = verified.specialized.planned
+        dense = specialize(_without(planned, planned.decisions))
+        return replace(verified, specialized=dense, notes=(*verified.notes, note))
+
+    def _program(
+        self, module: fx.GraphModule, verified: Verified, dense: float | None, optimized: float | None
+    ) -> Program:
+        captured = verified.specialized.planned.folded.propagated.annotated.captured
+        leaves, spec = flatten(self.call)
+        return Program(
+            module=module,
+            in_spec=spec,
+            leaves=_accepted(leaves, captured, any_batch=verified.any_batch),
+            out_spec=captured.out_spec,
+            report=replace(_report(verified), dense_ms=_ms(dense), optimized_ms=_ms(optimized)),
+        )
+
+    def dense(self, note: str, verified: Verified | None = None, times: dict[str, float] | None = None) -> Program:
+        """The program that forwards straight to the masked dense model."""
+        leaves, spec = flatten(self.call)
+        report = _report(verified) if verified is not None else Report(capture="none")
+        milliseconds = _ms((times or {}).get(DENSE))
+        return Program(
+            module=self.reference,
+            in_spec=spec,
+            leaves=tuple(expected(leaf) for leaf in leaves),
+            out_spec=None,
+            report=replace(
+                report,
+                layers=tuple(replace(layer, kernel=DENSE, reason=note) for layer in report.layers),
+                notes=(*report.notes, note),
+                dense_ms=milliseconds,
+                optimized_ms=milliseconds,
+            ),
+        )
+
+
+def _mismatch(comparison: Comparison) -> str:
+    return (
+        f"the optimized model differs from the masked dense model: relative error {comparison.error:.1e}, "
+        f"{comparison.allowed:.1e} allowed"
+    )
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else 1e3 * seconds
+
+
+def _without(planned: Planned, decisions: Sequence[Decision]) -> Planned:
+    """The plan with these decisions put back to dense."""
+    names = {decision.site.last.name for decision in decisions}
+    return replace(
+        planned,
+        decisions=tuple(
+            replace(d, kernel=DENSE, reason=f"put back to dense after {d.kernel}", chosen_seconds=d.dense_seconds)
+            if d.site.last.name in names and d.kernel != DENSE
+            else d
+            for d in planned.decisions
+        ),
+    )
+
+
+def unpropagated(propagated: Propagated) -> Propagated:
+    """The same graph with nothing known but the weights and everything needed: folding changes nothing then."""
+    from sparta.propagation.engine import nothing_known
+
+    return nothing_known(propagated.annotated)
+
+
+def _accepted(leaves: list[Any], captured: Captured, *, any_batch: bool) -> tuple[Leaf, ...]:
+    free = captured.dynamic if any_batch else ((),) * len(leaves)
+    return tuple(expected(leaf, dims) for leaf, dims in zip(leaves, free, strict=True))
+
+
+def _report(verified: Verified) -> Report:
+    specialized = verified.specialized
+    folded: Folded = specialized.planned.folded
+    return Report(
+        layers=tuple(_layer(decision) for decision in specialized.decisions),
+        barriers=tuple(dict.fromkeys((barrier.op, barrier.module) for barrier in folded.propagated.barriers)),
+        removed=folded.removed,
+        error=verified.error,
+        machine=machine_facts(),
+        notes=verified.notes,
+    )
+
+
+def _layer(decision: Decision) -> LayerReport:
+    site = decision.site
+    return LayerReport(
+        name=site.name,
+        op=site.op,
+        shape=site.problem.matrix,
+        tokens=site.tokens,
+        pattern=decision.pattern,
+        density=decision.density,
+        kernel=decision.kernel,
+        reason=decision.reason,
+        dense_ms=_ms(decision.dense_seconds),
+        chosen_ms=_ms(decision.chosen_seconds),
+    )
+
+
+def machine_facts() -> dict[str, str]:
+    """What the latencies of a report depend on."""
+    from sparta.kernels import host_machine
+    from sparta.version import __version__
+
+    machine = host_machine()
+    return {
+        "cpu": machine.name,
+        "isa": machine.isa,
+        "threads": str(torch.get_num_threads()),
+        "torch": torch.__version__,
+        "sparta": __version__,
+    }

@@ -1,0 +1,126 @@
+"""Calls of an optimized module: binding arguments to forward, recognizing input shapes, fresh inputs to verify with."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from sparta.tesa.errors import InputError
+
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+"""Positional and keyword arguments of one call, in canonical form."""
+
+POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+def bind(signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
+    """The call with every argument in its canonical place, positional where forward allows it.
+
+    Raises
+    ------
+    InputError
+        Listing everything that is wrong: missing, unexpected, surplus and doubled arguments.
+    """
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError:
+        problems = "; ".join(_binding_problems(signature, args, kwargs))
+        message = f"the call does not fit forward{signature}: {problems}"
+        raise InputError(message) from None
+    return bound.args, bound.kwargs
+
+
+def _binding_problems(
+    signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Iterator[str]:
+    parameters = signature.parameters.values()
+    positional = [p for p in parameters if p.kind in POSITIONAL]
+    kinds = {p.kind for p in parameters}
+    if len(args) > len(positional) and inspect.Parameter.VAR_POSITIONAL not in kinds:
+        yield f"{len(args)} positional arguments given, {len(positional)} accepted"
+    given = {p.name for p in positional[: len(args)]}
+    named = {p.name for p in parameters if p.kind in BY_NAME}
+    for name in kwargs:
+        if name in given and name in named:
+            yield f"{name!r} given twice, by position and by name"
+        elif name not in named and inspect.Parameter.VAR_KEYWORD not in kinds:
+            yield f"unexpected argument {name!r}"
+    for parameter in parameters:
+        required = parameter.default is inspect.Parameter.empty and parameter.kind in (*POSITIONAL, *BY_NAME)
+        if required and parameter.name not in given and parameter.name not in kwargs:
+            yield f"missing argument {parameter.name!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """What a program expects of one flattened argument: a tensor's type and shape (None = any size), or a value."""
+
+    dtype: torch.dtype | None
+    shape: tuple[int | None, ...]
+    value: Any = None
+
+    def accepts(self, leaf: object) -> bool:
+        """Whether the program can take this argument."""
+        if not isinstance(leaf, Tensor):
+            return self.dtype is None and type(leaf) is type(self.value) and bool(leaf == self.value)
+        fits = leaf.dtype == self.dtype and leaf.dim() == len(self.shape)
+        return fits and all(want is None or want == got for want, got in zip(self.shape, leaf.shape, strict=True))
+
+
+def expected(leaf: object, dynamic: Sequence[int] = ()) -> Leaf:
+    """The expectation that `leaf` itself fulfills, with any size in its `dynamic` dimensions."""
+    if not isinstance(leaf, Tensor):
+        return Leaf(None, (), leaf)
+    return Leaf(leaf.dtype, tuple(None if d in dynamic else int(n) for d, n in enumerate(leaf.shape)))
+
+
+def flatten(call: Call) -> tuple[list[Any], pytree.TreeSpec]:
+    """The leaves of a call and their structure."""
+    return pytree.tree_flatten(call)
+
+
+def fresh(call: Call) -> Call:
+    """The call with new random tensors: floats of the same mean and deviation, integers and bools in the range seen."""
+    leaves, spec = flatten(call)
+    args, kwargs = pytree.tree_unflatten([_fresh_leaf(leaf) for leaf in leaves], spec)
+    return args, kwargs
+
+
+def _fresh_leaf(leaf: Any) -> Any:
+    if not isinstance(leaf, Tensor) or leaf.numel() == 0:
+        return leaf
+    leaf = leaf.detach()
+    if leaf.dtype.is_floating_point:
+        return _fresh_float(leaf)
+    if leaf.dtype.is_complex:
+        return leaf.clone()
+    low, high = int(leaf.min()), int(leaf.max())
+    return torch.randint(low, high + 1, leaf.shape, device=leaf.device).to(leaf.dtype)
+
+
+def _fresh_float(leaf: Tensor) -> Tensor:
+    """Normal draws where the example varies; entries such as -inf of an attention mask stay where they are."""
+    finite = leaf.isfinite() & (leaf.abs() < torch.finfo(leaf.dtype).max / 2)
+    values = leaf[finite].double()
+    if values.numel() < 2 or float(values.std()) == 0.0:
+        return leaf.clone()
+    draw = torch.randn(leaf.shape, device=leaf.device, dtype=torch.float64) * values.std() + values.mean()
+    return torch.where(finite, draw.to(leaf.dtype), leaf)
+
+
+def first_of_batch(call: Call, dynamic: Sequence[Sequence[int]]) -> Call:
+    """The call with every symbolic batch dimension cut to 1."""
+    leaves, spec = flatten(call)
+    cut = [
+        leaf[:1] if isinstance(leaf, Tensor) and 0 in dims else leaf
+        for leaf, dims in zip(leaves, dynamic, strict=True)
+    ]
+    args, kwargs = pytree.tree_unflatten(cut, spec)
+    return args, kwargs

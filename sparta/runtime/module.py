@@ -1,0 +1,234 @@
+"""`OptimizedModule`: what `sparta.optimize` returns; compiles on the first call, one program for each input shape."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor, nn
+
+from sparta.reporting.report import Report
+from sparta.runtime.inputs import Call, bind, flatten
+from sparta.runtime.program import Program
+from sparta.tesa.errors import SpartaError
+
+log = logging.getLogger("sparta.runtime")
+
+Compile = Callable[[nn.Module, Call, bool], Program]
+"""Compiles the masked dense model for a call; the flag allows a symbolic batch."""
+
+
+class OptimizedModule(nn.Module):
+    """The optimized model: same call, same result structure, measured report.
+
+    Made by `sparta.optimize` and `sparta.load`. Always in eval mode: `train()` raises. Weights it did not change are
+    shared with the original model, which must not be trained on while this is in use. `state_dict()` holds the plain
+    tensors of the first compiled program under the model's own names (sparse weights as `<name>__csr.values`, ...).
+
+    Examples
+    --------
+    >>> import torch, sparta
+    >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU())
+    >>> fast = sparta.optimize(model, {"0.weight": torch.eye(8)})
+    >>> fast(torch.ones(2, 8)).shape
+    torch.Size([2, 8])
+    """
+
+    def __init__(
+        self,
+        reference: nn.Module | None,
+        compile: Compile | None,
+        *,
+        max_shapes: int = 8,
+        signature: inspect.Signature | None = None,
+        dynamic_batch: bool = True,
+    ) -> None:
+        super().__init__()
+        hidden = self.__dict__
+        hidden["_reference"] = reference  # not a submodule: state_dict() must not list the dense weights twice
+        hidden["_compile"] = compile
+        hidden["_programs"] = OrderedDict[int, Program]()
+        hidden["_lock"] = threading.RLock()
+        self._max_shapes = max_shapes
+        self._dynamic_batch = dynamic_batch
+        self._signature = signature or inspect.signature(type(reference).forward.__get__(reference))
+        self.training = False
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The result of the masked dense model for this call.
+
+        Raises
+        ------
+        InputError
+            If the arguments do not bind to the model's forward.
+        """
+        call = bind(self._signature, args, kwargs)
+        leaves, spec = flatten(call)
+        program = self._find(leaves, spec) or self.compile(*call[0], **call[1])
+        with torch.no_grad():
+            return program.run(call, leaves)
+
+    def _find(self, leaves: list[Any], spec: Any) -> Program | None:
+        for program in self._programs.values():
+            if program.accepts(leaves, spec):
+                return program
+        return None
+
+    def compile(self, *args: Any, **kwargs: Any) -> Program:  # type: ignore[override]
+        """Compile now for calls like this one; the least recently compiled shape is dropped beyond the limit."""
+        call = bind(self._signature, args, kwargs)
+        leaves, spec = flatten(call)
+        with self._lock:
+            found = self._find(leaves, spec)
+            if found is not None:
+                return found
+            if self._compile is None or self._reference is None:
+                self._refuse_shape(leaves)
+            program = self._compile(self._reference, call, self._dynamic_batch)
+            if not program.accepts(leaves, spec):
+                program = self._compile(self._reference, call, False)
+            self._programs[max(self._programs, default=-1) + 1] = program
+            while len(self._programs) > self._max_shapes:
+                dropped, _ = self._programs.popitem(last=False)
+                log.info("dropped compiled shape %d: more than %d shapes in use", dropped, self._max_shapes)
+            return program
+
+    def _refuse_shape(self, leaves: list[Any]) -> NoReturn:
+        shapes = [tuple(leaf.shape) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        known = ["; ".join(str(leaf.shape) for leaf in program.leaves or ()) for program in self._programs.values()]
+        message = (
+            f"this loaded model was not compiled for inputs {shapes}; it accepts {' or '.join(known)} (None = any "
+            "size). Optimize the original model with such an example and save it again."
+        )
+        raise SpartaError(message)
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """The compiled programs, oldest first."""
+        return tuple(self._programs.values())
+
+    def adopt(self, program: Program) -> None:
+        """Add a program made elsewhere, such as one read from a file."""
+        self._programs[max(self._programs, default=-1) + 1] = program
+
+    def report(self) -> Report:
+        """What was done and what it gained, for the first compiled shape.
+
+        Raises
+        ------
+        SpartaError
+            Before the first call, when nothing has been compiled yet.
+        """
+        return self._first().report
+
+    def _first(self) -> Program:
+        if not self._programs:
+            message = "nothing is compiled yet: call the model once, or give example_inputs to sparta.optimize"
+            raise SpartaError(message)
+        return next(iter(self._programs.values()))
+
+    def save(self, path: str | Path) -> None:
+        """Write the compiled programs to one file that `sparta.load` reads: JSON and safetensors, no pickle.
+
+        Raises
+        ------
+        SpartaError
+            If nothing is compiled yet, or the model could not be captured as graphs.
+        FormatError
+            If the graph holds something the format cannot say.
+        """
+        from sparta.runtime.files import save
+
+        self._first()
+        save(self, Path(path))
+
+    @property
+    def signature(self) -> inspect.Signature:
+        """The signature of the model's forward."""
+        return self._signature
+
+    def train(self, mode: bool = True) -> OptimizedModule:
+        """Return self for eval mode.
+
+        Raises
+        ------
+        SpartaError
+            For training mode: constants are folded and dead weights are gone, so this module cannot be trained.
+        """
+        if mode:
+            message = "an optimized module cannot be trained: train the original model and optimize it again"
+            raise SpartaError(message)
+        return self
+
+    def _tensors(self) -> nn.Module:
+        """The module that owns the tensors: the first program, or the masked dense model before the first call."""
+        if self._programs:
+            return self._first().module
+        assert self._reference is not None
+        return self._reference  # type: ignore[no-any-return]
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """The tensors of the first program under the model's names."""
+        return self._tensors().state_dict(*args, **kwargs)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """Copy tensors into the first program; kernels are packed again at the next call.
+
+        Raises
+        ------
+        SpartaError
+            If names or shapes differ, as for the state of a model pruned in another way.
+        """
+        try:
+            return self._tensors().load_state_dict(state_dict, strict=strict, assign=assign)
+        except RuntimeError as error:
+            message = f"{error}\nThis is not the state of a model optimized with the same masks; see OptimizedModule.save."
+            raise SpartaError(message) from error
+
+    def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
+        """No parameters: everything is a buffer, nothing can be trained."""
+        return iter(())
+
+    def named_buffers(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, Tensor]]:
+        """The tensors of the first program under the model's names."""
+        return self._tensors().named_buffers(*args, **kwargs)
+
+    def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
+        """The tensors of the first program."""
+        return self._tensors().buffers(recurse)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> OptimizedModule:
+        """Convert the dense weights and compile again at the next call (`.half()`, `.to(...)`, `.double()`)."""
+        if self._reference is None:
+            message = "a loaded model keeps its type and device: convert the original model and optimize it again"
+            raise SpartaError(message)
+        from sparta.propagation.shadow import masked
+
+        tensors = dict(self._reference.named_parameters(remove_duplicate=False))
+        tensors.update(self._reference.named_buffers(remove_duplicate=False))
+        converted = {name: fn(tensor.detach()) for name, tensor in tensors.items()}
+        self.__dict__["_reference"] = masked(self._reference, converted)
+        self._programs.clear()
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> OptimizedModule:
+        """A copy with its own tensors; the masked dense model behind it is shared, as it never changes."""
+        twin = OptimizedModule(
+            self._reference,
+            self._compile,
+            max_shapes=self._max_shapes,
+            signature=self._signature,
+            dynamic_batch=self._dynamic_batch,
+        )
+        memo[id(self)] = twin
+        for program in self._programs.values():
+            module = copy.deepcopy(program.module, memo) if program.out_spec is not None else program.module
+            twin.adopt(Program(module, program.in_spec, program.leaves, program.out_spec, program.report))
+        return twin

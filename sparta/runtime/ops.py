@@ -1,0 +1,63 @@
+"""The custom operators `sparta::linear` and `sparta::conv2d`, with fake kernels for export and compile.
+
+Weights are plain tensors (the components of a storage format), the plan is a string: graphs that hold these operators
+can be exported, compiled and saved. Importing this module registers them.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from sparta.kernels.problem import Conv
+from sparta.runtime.executor import executor_for
+from sparta.transformation.plan import Plan
+
+_library = torch.library.Library("sparta", "DEF")
+for _name in ("linear", "conv2d"):
+    _library.define(
+        f"{_name}(Tensor x, Tensor[] weight, Tensor? bias, Tensor? residual, str plan) -> Tensor",
+        tags=(torch.Tag.pt2_compliant_tag,),
+    )
+
+
+def _linear(x: Tensor, weight: list[Tensor], bias: Tensor | None, residual: Tensor | None, plan: str) -> Tensor:
+    if x.numel() == 0:
+        return _fake_linear(x, weight, bias, residual, plan)
+    lead = x.shape[:-1]
+    rows = x.reshape(-1, x.shape[-1]).contiguous()
+    if residual is not None:
+        residual = residual.reshape(-1, residual.shape[-1]).contiguous()
+    y = executor_for(weight, plan)(rows, bias, residual)
+    return y.reshape(*lead, y.shape[-1])
+
+
+def _conv2d(x: Tensor, weight: list[Tensor], bias: Tensor | None, residual: Tensor | None, plan: str) -> Tensor:
+    if x.numel() == 0:
+        return _fake_conv2d(x, weight, bias, residual, plan)
+    if residual is not None:
+        residual = residual.contiguous()
+    return executor_for(weight, plan)(x.contiguous(), bias, residual).contiguous()
+
+
+_library.impl("linear", _linear, "CPU")
+_library.impl("conv2d", _conv2d, "CPU")
+
+
+@lru_cache(maxsize=4096)
+def _plan(text: str) -> Plan:
+    return Plan.loads(text)
+
+
+@torch.library.register_fake("sparta::linear", lib=_library)
+def _fake_linear(x: Tensor, weight: list[Tensor], bias: Tensor | None, residual: Tensor | None, plan: str) -> Tensor:
+    return x.new_empty((*x.shape[:-1], _plan(plan).problem.matrix[0]))
+
+
+@torch.library.register_fake("sparta::conv2d", lib=_library)
+def _fake_conv2d(x: Tensor, weight: list[Tensor], bias: Tensor | None, residual: Tensor | None, plan: str) -> Tensor:
+    problem = _plan(plan).for_image((x.shape[2], x.shape[3]))
+    assert isinstance(problem, Conv)
+    return x.new_empty((x.shape[0], problem.out_channels, *problem.out_image))

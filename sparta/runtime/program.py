@@ -1,0 +1,56 @@
+"""A program: one compiled graph of a model, for the input shapes it accepts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from sparta.reporting.report import Report
+from sparta.runtime.inputs import Call, Leaf
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """What runs a call, and for which calls.
+
+    Parameters
+    ----------
+    module
+        Takes the flattened leaves and returns the flat results (`out_spec` given), or takes the call itself.
+    in_spec
+        Structure of the calls it accepts.
+    leaves
+        What it accepts for each flattened argument; None where it takes any call.
+    out_spec
+        Structure of the result, or None where `module` takes and returns what forward does.
+    report
+        What was done and measured.
+    """
+
+    module: nn.Module
+    in_spec: pytree.TreeSpec
+    leaves: tuple[Leaf, ...] | None
+    out_spec: pytree.TreeSpec | None
+    report: Report
+
+    def accepts(self, leaves: Sequence[Any], spec: pytree.TreeSpec) -> bool:
+        """Whether this program can run a call with these leaves."""
+        if self.leaves is None:
+            return True
+        fits = len(leaves) == len(self.leaves) and spec == self.in_spec
+        return fits and all(want.accepts(leaf) for want, leaf in zip(self.leaves, leaves, strict=True))
+
+    def run(self, call: Call, leaves: Sequence[Any]) -> Any:
+        """The result of the model for a call, given with its leaves."""
+        if self.out_spec is None:
+            args, kwargs = call
+            return self.module(*args, **kwargs)
+        return pytree.tree_unflatten(list(self.module(*leaves)), self.out_spec)
+
+    def reported(self, **changes: Any) -> Program:
+        """The program with some facts of its report replaced."""
+        return replace(self, report=replace(self.report, **changes))

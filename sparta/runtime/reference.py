@@ -1,0 +1,20 @@
+"""The masked dense model: the meaning of every optimized model, and what runs where nothing faster is found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from sparta.propagation.shadow import masked
+from sparta.tesa import normalize_masks
+
+
+def masked_model(model: nn.Module, masks: Any = None) -> nn.Module:
+    """The masked dense model in eval mode: shares everything with `model` except the weights that have a mask.
+
+    A pruned element is exactly 0, whatever the weight was there.
+    """
+    kept = normalize_masks(masks, model)
+    named = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers(remove_duplicate=False))
+    return masked(model, {name: named[name].detach().masked_fill(~mask, 0) for name, mask in kept.items()})
