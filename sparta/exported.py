@@ -1,0 +1,127 @@
+"""Programs saved by `torch.export.save`: loading, optimizing and comparing them, for the command line."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
+
+import sparta
+from sparta.reporting.document import Document
+from sparta.reporting.layout import latency_text
+from sparta.tesa.errors import FormatError
+from sparta.tesa.masks import normalize_masks
+from sparta.transformation.measure import measure
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Saved:
+    """A loaded program, the module it runs as, and one call of it."""
+
+    program: ExportedProgram
+    module: nn.Module
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+
+def load_program(path: Path) -> Saved:
+    """The program of a ``.pt2`` file. Only load files you trust: PyTorch's format can hold more than data.
+
+    Raises
+    ------
+    FormatError
+        If the file is not one, or was saved without example inputs.
+    """
+    try:
+        program = torch.export.load(path)
+    except (OSError, RuntimeError, ValueError, KeyError, AssertionError, zipfile.BadZipFile) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        message = f"cannot read {path} as an exported program: {reason}. Write it with torch.export.save"
+        raise FormatError(message) from error
+    if program.example_inputs is None:
+        message = f"{path} was saved without example inputs; export the model again with torch.export.export"
+        raise FormatError(message)
+    args, kwargs = program.example_inputs
+    return Saved(program, program.module(), args, kwargs)
+
+
+def optimize_file(path: Path, masks: Path | None, *, threads: int | None = None) -> sparta.OptimizedModule:
+    """The program of `path`, masked and optimized for its example inputs."""
+    saved = load_program(path)
+    return sparta.optimize(saved.module, masks, saved.args, saved.kwargs, threads=threads)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A saved optimized model against the masked dense program, measured in turns.
+
+    Parameters
+    ----------
+    dense_ms, optimized_ms
+        Median latencies of one call.
+    error
+        Largest difference of the results, relative to the largest element.
+    """
+
+    dense_ms: float
+    optimized_ms: float
+    error: float
+
+    @property
+    def exact(self) -> bool:
+        """Whether the results agree within float rounding."""
+        return self.error <= TOLERANCE
+
+
+TOLERANCE = 1e-4
+
+
+def bench_file(optimized: Path, dense: Path, masks: Path | None) -> Comparison:
+    """How the model saved in `optimized` compares with the program in `dense` under the same masks."""
+    fast, saved = sparta.load(optimized), load_program(dense)
+    reference = _masked(saved.module, masks)
+    with torch.no_grad():
+        expected, got = reference(*saved.args, **saved.kwargs), fast(*saved.args, **saved.kwargs)
+        runs = {
+            "dense": lambda: reference(*saved.args, **saved.kwargs),
+            "optimized": lambda: fast(*saved.args, **saved.kwargs),
+        }
+        seconds = measure(runs, budget=2.0, rounds=(20, 1000))
+    return Comparison(1e3 * seconds["dense"], 1e3 * seconds["optimized"], _difference(expected, got))
+
+
+@torch.no_grad()
+def _masked(module: nn.Module, masks: Path | None) -> nn.Module:
+    """`module` itself, which is ours alone, with the masks multiplied in."""
+    named = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers(remove_duplicate=False))
+    for name, mask in normalize_masks(masks, module).items():
+        named[name].masked_fill_(~mask, 0)
+    return module
+
+
+def _difference(expected: Any, got: Any) -> float:
+    pairs = zip(_tensors(expected), _tensors(got), strict=True)
+    return max((_relative(want.double(), have.double()) for want, have in pairs), default=0.0)
+
+
+def _tensors(result: Any) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor) and leaf.numel()]
+
+
+def _relative(expected: Tensor, got: Tensor) -> float:
+    return float((got - expected).abs().max() / expected.abs().max().clamp_min(1e-30))
+
+
+def document(comparison: Comparison, path: Path) -> Document:
+    """The comparison in words."""
+    latency = latency_text(comparison.dense_ms, comparison.optimized_ms)
+    exactness = f"relative error {comparison.error:.1e} against the masked dense model"
+    notes = () if comparison.exact else ("The results differ: is this the same program with the same masks?",)
+    return Document(str(path), (("latency", latency), ("exactness", exactness)), notes=notes)
