@@ -76,6 +76,11 @@ def find(name: str) -> Kernel:
     return _TABLE[name]
 
 
+def kernel_names() -> tuple[str, ...]:
+    """The names of all kernels."""
+    return tuple(sorted(_TABLE))
+
+
 def kernels_for(problem: Problem, *, format: str | None = None, reference: bool = False) -> tuple[Kernel, ...]:
     """All kernels of an operator, optionally of one storage format only."""
     return tuple(

@@ -99,7 +99,9 @@ def _graph_masks(graph: _Graph, given: Any) -> dict[str, Tensor]:
     if given is None:
         return attached
     if not isinstance(given, Mapping):
-        message = f"options['masks'] must be a mapping here, got {type(given).__name__}; use sparta.load_masks for files"
+        message = (
+            f"options['masks'] must be a mapping here, got {type(given).__name__}; use sparta.load_masks for files"
+        )
         raise OptionError(message)
     return {**attached, **{name: mask for name, mask in _flat(given) if name in graph.originals}}
 
@@ -174,5 +176,3 @@ def _source_name(node: fx.Node) -> str | None:
     if not isinstance(text, str) or not re.search(r"_(?:parameters|buffers)\[", text):
         return None
     return ".".join(indexed or dotted for indexed, dotted in _PART.findall(text))
-
-

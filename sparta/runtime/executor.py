@@ -5,15 +5,16 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from sparta.kernels import Compiled, Format, find, find_format, host_machine
+from sparta.kernels import Compiled, Format, Kernel, find, find_format, host_machine
+from sparta.kernels.conv.dense import conv_weight
 from sparta.kernels.problem import Conv, Linear, Problem
 from sparta.tesa.errors import FormatError
-from sparta.transformation.choose import Weight, build, choose, run_typed
-from sparta.transformation.dense import dense_weight, dense_run
+from sparta.transformation.choose import DENSE, Weight, build, choose, dense_kernel, run_typed
 from sparta.transformation.plan import Plan, bucket_of
 
 Place = tuple[int, tuple[int, int]]
@@ -46,7 +47,7 @@ class Executor:
         run = self.compiled.get(place)
         if run is None:
             run = self.compiled[place] = self._specialize(problem, tokens)
-        return run_typed(run, x, bias, residual, self.threads)
+        return run(x, bias, residual, self.threads)
 
     def compile(self, tokens: int) -> None:
         """Compile the kernel for the plan's own problem at `tokens` columns, before the first call.
@@ -78,16 +79,30 @@ class Executor:
 
     def _specialize(self, problem: Problem, tokens: int) -> Compiled:
         """The kernel the plan names for this range of T, else the one that measures fastest now."""
+        planned = self._planned(problem, tokens)
+        if planned is not None:
+            return _typed(planned.build(problem, self.weight, host_machine()))
+        matrix = self.weight.to_dense()
+        weight = Weight.of(conv_weight(matrix, problem) if isinstance(problem, Conv) else matrix, problem)
+        choice = choose(problem, weight, max(tokens, 1), threads=self.threads, only=self.plan.only)
+        run = build(find(choice.kernel), problem, weight) if choice.kernel != DENSE else None
+        if run is not None:
+            return _typed(run)
+        return dense_kernel(problem).build(problem, weight.stored(DENSE), host_machine())
+
+    def _planned(self, problem: Problem, tokens: int) -> Kernel | None:
+        """The kernel that was chosen for this problem at this range of T, if this machine can run it."""
         name = self.plan.kernels.get(bucket_of(tokens)) if problem == self.plan.problem else None
-        if name is not None and find(name).format == self.plan.format:
-            compiled = find(name).build(problem, self.weight, host_machine())
-            return compiled
-        weight = Weight.of(dense_weight(self.weight.to_dense(), problem), problem)
         if name is None:
-            choice = choose(problem, weight, max(tokens, 1), threads=self.threads, only=self.plan.only)
-            name = choice.kernel
-        run = None if name == "dense" else build(find(name), problem, weight)
-        return run if run is not None else dense_run(problem, weight.dense)
+            return None
+        kernel = find(name)
+        fits = kernel.format == self.plan.format and kernel.supports(problem, self.weight, host_machine())
+        return kernel if fits else None
+
+
+def _typed(run: Compiled) -> Compiled:
+    """A kernel that takes and returns the model's own element type."""
+    return partial(run_typed, run)
 
 
 _EXECUTORS: dict[tuple[int, str], tuple[weakref.ref[Tensor], Executor]] = {}
@@ -121,7 +136,7 @@ def _version(tensor: Tensor) -> int:
 
 def _make(components: Sequence[Tensor], text: str, values: Tensor) -> Executor:
     plan = Plan.loads(text)
-    names = find_format(plan.format).component_names
+    names = tuple(find_format(plan.format).layout)
     if len(names) != len(components):
         message = f"format {plan.format!r} has components {names}, got {len(components)} tensors"
         raise FormatError(message)

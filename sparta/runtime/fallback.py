@@ -40,7 +40,8 @@ def compile_by_dynamo(reference: nn.Module, call: Call, settings: Settings, comp
         parts.append(part)
         return run
 
-    compiled = torch.compile(reference, backend=backend)
+    compiled = masked(reference)
+    compiled.forward = torch.compile(compiled.forward, backend=backend)  # type: ignore[method-assign]
     try:
         return _checked(compiled, "dynamo", reference, call, lambda: [part.report() for part in parts if part.programs])
     except Exception as error:  # Dynamo raises whatever user code and its own tracer raise
@@ -59,7 +60,7 @@ def compile_by_modules(
         args, kwargs = captured.example
         part.compile(*args, **kwargs)
         # The class and all attributes stay, so that code around the part still finds what it looks for.
-        host.get_submodule(path).forward = part.forward  # type: ignore[method-assign]
+        host.get_submodule(path).forward = part.forward
         parts.append(part)
     if not parts:
         return None

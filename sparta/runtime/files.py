@@ -111,7 +111,7 @@ def _digest(content: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
     for name in sorted(tensors):
         tensor = tensors[name].contiguous()
         whole.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        whole.update(memoryview(tensor.flatten().view(torch.uint8).numpy()))
+        whole.update(tensor.flatten().view(torch.uint8).numpy().data)
     return whole.hexdigest()
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from sparta.propagation.call import unknown_results
 from sparta.propagation.folding import fold
 from sparta.propagation.stages import Captured, Folded, Propagated
 from sparta.reporting.report import LayerReport, Report
@@ -17,6 +18,7 @@ from sparta.runtime.inputs import Call, Leaf, expected, first_of_batch, flatten
 from sparta.runtime.program import Program
 from sparta.runtime.verify import Comparison, compare, verification_call, wrong_sites
 from sparta.settings import Settings
+from sparta.tesa import TeSA
 from sparta.tesa.errors import KernelCompileError, UnsupportedOpError, VerificationError
 from sparta.transformation import Decision, Planned, Specialized, specialize, transform
 from sparta.transformation.choose import DENSE
@@ -230,9 +232,17 @@ def _without(planned: Planned, decisions: Sequence[Decision]) -> Planned:
 
 def unpropagated(propagated: Propagated) -> Propagated:
     """The same graph with nothing known but the weights and everything needed: folding changes nothing then."""
-    from sparta.propagation.engine import nothing_known
-
-    return nothing_known(propagated.annotated)
+    annotated = propagated.annotated
+    tesa: dict[fx.Node, TeSA | tuple[TeSA | None, ...]] = {}
+    for node in annotated.captured.graph.nodes:
+        results = unknown_results(node)
+        if node.name in annotated.weights:
+            tesa[node] = TeSA.constant(annotated.weights[node.name])
+        elif isinstance(node.meta.get("val"), (tuple, list)):
+            tesa[node] = results
+        elif results[0] is not None:
+            tesa[node] = results[0]
+    return Propagated(annotated, tesa, propagated.barriers)
 
 
 def _accepted(leaves: list[Any], captured: Captured, *, any_batch: bool) -> tuple[Leaf, ...]:

@@ -41,6 +41,8 @@ class OptimizedModule(nn.Module):
     torch.Size([2, 8])
     """
 
+    _reference: nn.Module | None
+
     def __init__(
         self,
         reference: nn.Module | None,
@@ -51,15 +53,18 @@ class OptimizedModule(nn.Module):
         dynamic_batch: bool = True,
     ) -> None:
         super().__init__()
-        hidden = self.__dict__
-        hidden["_reference"] = reference  # not a submodule: state_dict() must not list the dense weights twice
-        hidden["_compile"] = compile
-        hidden["_programs"] = OrderedDict[int, Program]()
-        hidden["_lock"] = threading.RLock()
+        self._hold(reference)
+        self._compile = compile
+        self._programs = OrderedDict[int, Program]()
+        self._lock = threading.RLock()
         self._max_shapes = max_shapes
         self._dynamic_batch = dynamic_batch
-        self._signature = signature or inspect.signature(type(reference).forward.__get__(reference))
+        self._signature = signature or inspect.signature(_required(reference).forward)
         self.training = False
+
+    def _hold(self, reference: nn.Module | None) -> None:
+        # Not through nn.Module: as a submodule, state_dict() would list the dense weights beside the sparse ones.
+        self.__dict__["_reference"] = reference
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The result of the masked dense model for this call.
@@ -171,8 +176,7 @@ class OptimizedModule(nn.Module):
         """The module that owns the tensors: the first program, or the masked dense model before the first call."""
         if self._programs:
             return self._first().module
-        assert self._reference is not None
-        return self._reference  # type: ignore[no-any-return]
+        return _required(self._reference)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """The tensors of the first program under the model's names."""
@@ -211,10 +215,12 @@ class OptimizedModule(nn.Module):
             raise SpartaError(message)
         from sparta.propagation.shadow import masked
 
-        tensors = dict(self._reference.named_parameters(remove_duplicate=False))
-        tensors.update(self._reference.named_buffers(remove_duplicate=False))
-        converted = {name: fn(tensor.detach()) for name, tensor in tensors.items()}
-        self.__dict__["_reference"] = masked(self._reference, converted)
+        tensors: dict[str, Tensor] = dict(self._reference.named_buffers(remove_duplicate=False))
+        tensors.update(self._reference.named_parameters(remove_duplicate=False))
+        converted = {name: fn(tensor) for name, tensor in tensors.items()}
+        if all(converted[name] is tensors[name] for name in tensors):
+            return self
+        self._hold(masked(self._reference, converted))
         self._programs.clear()
         return self
 
@@ -232,3 +238,8 @@ class OptimizedModule(nn.Module):
             module = copy.deepcopy(program.module, memo) if program.out_spec is not None else program.module
             twin.adopt(Program(module, program.in_spec, program.leaves, program.out_spec, program.report))
         return twin
+
+
+def _required(reference: nn.Module | None) -> nn.Module:
+    assert reference is not None, "only a loaded model has no masked dense model, and it has programs"
+    return reference

@@ -23,9 +23,26 @@ for _name in ("linear", "conv2d"):
     )
 
 
+@lru_cache(maxsize=4096)
+def _plan(text: str) -> Plan:
+    return Plan.loads(text)
+
+
+def empty_linear(x: Tensor, weight: list[Tensor], bias: Tensor | None, residual: Tensor | None, plan: str) -> Tensor:
+    """An empty result of the right shape: what export and compile see."""
+    return x.new_empty((*x.shape[:-1], _plan(plan).problem.matrix[0]))
+
+
+def empty_conv2d(x: Tensor, weight: list[Tensor], bias: Tensor | None, residual: Tensor | None, plan: str) -> Tensor:
+    """An empty result of the right shape: what export and compile see."""
+    problem = _plan(plan).for_image((x.shape[2], x.shape[3]))
+    assert isinstance(problem, Conv)
+    return x.new_empty((x.shape[0], problem.out_channels, *problem.out_image))
+
+
 def _linear(x: Tensor, weight: list[Tensor], bias: Tensor | None, residual: Tensor | None, plan: str) -> Tensor:
     if x.numel() == 0:
-        return _fake_linear(x, weight, bias, residual, plan)
+        return empty_linear(x, weight, bias, residual, plan)
     lead = x.shape[:-1]
     rows = x.reshape(-1, x.shape[-1]).contiguous()
     if residual is not None:
@@ -36,7 +53,7 @@ def _linear(x: Tensor, weight: list[Tensor], bias: Tensor | None, residual: Tens
 
 def _conv2d(x: Tensor, weight: list[Tensor], bias: Tensor | None, residual: Tensor | None, plan: str) -> Tensor:
     if x.numel() == 0:
-        return _fake_conv2d(x, weight, bias, residual, plan)
+        return empty_conv2d(x, weight, bias, residual, plan)
     if residual is not None:
         residual = residual.contiguous()
     return executor_for(weight, plan)(x.contiguous(), bias, residual).contiguous()
@@ -44,20 +61,5 @@ def _conv2d(x: Tensor, weight: list[Tensor], bias: Tensor | None, residual: Tens
 
 _library.impl("linear", _linear, "CPU")
 _library.impl("conv2d", _conv2d, "CPU")
-
-
-@lru_cache(maxsize=4096)
-def _plan(text: str) -> Plan:
-    return Plan.loads(text)
-
-
-@torch.library.register_fake("sparta::linear", lib=_library)
-def _fake_linear(x: Tensor, weight: list[Tensor], bias: Tensor | None, residual: Tensor | None, plan: str) -> Tensor:
-    return x.new_empty((*x.shape[:-1], _plan(plan).problem.matrix[0]))
-
-
-@torch.library.register_fake("sparta::conv2d", lib=_library)
-def _fake_conv2d(x: Tensor, weight: list[Tensor], bias: Tensor | None, residual: Tensor | None, plan: str) -> Tensor:
-    problem = _plan(plan).for_image((x.shape[2], x.shape[3]))
-    assert isinstance(problem, Conv)
-    return x.new_empty((x.shape[0], problem.out_channels, *problem.out_image))
+torch.library.register_fake("sparta::linear", empty_linear, lib=_library)
+torch.library.register_fake("sparta::conv2d", empty_conv2d, lib=_library)

@@ -14,7 +14,6 @@ from sparta.kernels import Compiled, Format, Kernel, conv_matrix, find, find_for
 from sparta.kernels.problem import Conv, Linear, Problem
 from sparta.tesa.errors import KernelCompileError
 from sparta.tesa.patterns import Block, Pattern, find_pattern
-from sparta.transformation.dense import dense_run
 from sparta.transformation.decisions import Measured, decision_key, digest, recall, remember
 from sparta.transformation.measure import fastest, measure
 from sparta.transformation.plan import bucket_of
@@ -28,6 +27,9 @@ HOPELESS = 3.0
 """A candidate estimated this many times slower than dense is not measured."""
 
 DENSE = "dense"
+
+DENSE_KERNELS: Mapping[type[Problem], str] = {Linear: "dense", Conv: "dense_conv"}
+"""Operator -> the kernel that is PyTorch's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,8 @@ def choose(
     if only is not None:
         ranked = ranked[: MEASURED + 1]
     machine = host_machine()
-    limit = HOPELESS * dense_seconds(problem, weight.dense.numel(), tokens) if only is None else float("inf")
+    dense = dense_kernel(problem)
+    limit = HOPELESS * dense.cost(problem, weight.stored(DENSE), tokens, machine) if only is None else float("inf")
     hopeful = [entry for cost, entry in ranked if cost <= limit][:MEASURED]
     if not hopeful:
         return Choice(DENSE, "every estimate is far slower than dense", {})
@@ -121,6 +124,11 @@ def choose(
     measured = recall(key) or _measured(problem, weight, tokens, hopeful, threads)
     remember(key, measured)
     return _decided(measured, only)
+
+
+def dense_kernel(problem: Problem) -> Kernel:
+    """PyTorch's own operator."""
+    return find(DENSE_KERNELS[type(problem)])
 
 
 def _key(weight: Weight, entries: list[Kernel]) -> str:
@@ -155,14 +163,15 @@ def _ranked(
 
 def example_input(problem: Problem, tokens: int) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Random x, bias and residual of the problem's shapes, fp32, with about `tokens` columns."""
+    sizes: tuple[tuple[int, ...], tuple[int, ...]]
     if isinstance(problem, Linear):
-        x, out = torch.randn(tokens, problem.in_features), (tokens, problem.out_features)
+        sizes = (tokens, problem.in_features), (tokens, problem.out_features)
     else:
-        height, width = problem.out_image
-        batch = max(1, round(tokens / (height * width)))
-        x, out = torch.randn(batch, problem.in_channels, *problem.image), (batch, problem.out_channels, height, width)
+        pixels = problem.out_image
+        batch = max(1, round(tokens / (pixels[0] * pixels[1])))
+        sizes = (batch, problem.in_channels, *problem.image), (batch, problem.out_channels, *pixels)
     bias = torch.randn(problem.matrix[0]) if problem.epilogue.bias else None
-    return x, bias, torch.randn(out) if problem.epilogue.residual else None
+    return torch.randn(sizes[0]), bias, torch.randn(sizes[1]) if problem.epilogue.residual else None
 
 
 def _measured(
@@ -174,7 +183,10 @@ def _measured(
     )
     compiled = {entry.name: build(entry, problem, weight) for entry in entries}
     runs = {name: _bound(run, arguments, threads) for name, run in compiled.items() if run is not None}
-    runs[DENSE] = _bound(dense_run(problem, weight.dense), arguments, threads)
+    dense = dense_kernel(problem).build(problem, weight.stored(DENSE), host_machine())
+    x, bias, residual = arguments
+    assert x is not None
+    runs[DENSE] = lambda: dense(x, bias, residual, threads)
     with torch.inference_mode():
         return Measured(measure(runs))
 
@@ -189,8 +201,9 @@ def run_typed(run: Compiled, x: Tensor, bias: Tensor | None, residual: Tensor | 
     """The kernel's result in the type of `x`; kernels compute in fp32, so narrower types are converted around them."""
     if x.dtype == torch.float32:
         return run(x, bias, residual, threads)
-    wide = (tensor if tensor is None else tensor.float() for tensor in (x, bias, residual))
-    return run(*wide, threads).to(x.dtype)
+    wide_bias = None if bias is None else bias.float()
+    wide_residual = None if residual is None else residual.float()
+    return run(x.float(), wide_bias, wide_residual, threads).to(x.dtype)
 
 
 def build(entry: Kernel, problem: Problem, weight: Weight) -> Compiled | None:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparta.kernels import cache_directory
+from sparta.kernels.codegen.cache import default_cache
 from sparta.kernels.machine import Machine
 from sparta.kernels.problem import Problem
 from sparta.version import __version__
@@ -44,8 +44,8 @@ def decision_key(problem: Problem, bucket: int, pattern: str, machine: Machine, 
 
 
 def _path(key: str) -> Path | None:
-    directory = cache_directory()
-    return directory / "decisions" / f"{key}.json" if directory else None
+    directory = default_cache().directory
+    return directory.parent / "decisions" / f"{key}.json" if directory else None
 
 
 def recall(key: str) -> Measured | None:

@@ -100,8 +100,9 @@ def _read_linear(node: fx.Node, facts: Facts) -> _Operands | None:
 
 
 def _read_conv(node: fx.Node, facts: Facts) -> _Operands | None:
-    defaults = (None, None, None, 1, 0, 1, 1)
-    x, weight, bias, stride, padding, dilation, groups = (*node.args, *defaults[len(node.args) :])
+    defaults: tuple[Any, ...] = (None, None, None, 1, 0, 1, 1)
+    arguments: tuple[Any, ...] = (*node.args, *defaults[len(node.args) :])
+    x, weight, bias, stride, padding, dilation, groups = arguments
     batched = isinstance(x, fx.Node) and facts[x].shape and len(facts[x].shape) == len(facts[node].shape)
     if not isinstance(weight, fx.Node) or not (batched and _constant(weight) and _constant(bias)):
         return None
@@ -120,7 +121,7 @@ def _read_conv(node: fx.Node, facts: Facts) -> _Operands | None:
             stride=_pair(stride, 1, spatial),
             padding=_pair(padding, 0, spatial),
             dilation=_pair(dilation, 1, spatial),
-            groups=int(groups),  # type: ignore[arg-type]
+            groups=int(groups),
             image=_pair(image, 1),
             epilogue=epilogue,
         )
