@@ -160,7 +160,8 @@ class _Graph(nn.Module):
         def call(*inputs: Any) -> Any:
             return optimized(*(inputs[position] for position in free))
 
-        return torch.compiler.disable(call)
+        disabled: Callable[..., Any] = torch.compiler.disable(call)
+        return disabled
 
 
 _PART = re.compile(r"_(?:modules|parameters|buffers)\['([^']+)'\]|\.(?!_modules|_parameters|_buffers)(\w+)")

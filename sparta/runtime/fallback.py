@@ -41,7 +41,7 @@ def compile_by_dynamo(reference: nn.Module, call: Call, settings: Settings, comp
         return run
 
     compiled = masked(reference)
-    compiled.forward = torch.compile(compiled.forward, backend=backend)  # type: ignore[method-assign]
+    compiled.forward = torch.compile(compiled.forward, backend=backend)
     try:
         return _checked(compiled, "dynamo", reference, call, lambda: [part.report() for part in parts if part.programs])
     except Exception as error:  # Dynamo raises whatever user code and its own tracer raise

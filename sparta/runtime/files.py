@@ -29,7 +29,7 @@ from sparta.runtime.inputs import Leaf
 from sparta.runtime.module import OptimizedModule
 from sparta.runtime.program import Program
 from sparta.tesa.errors import FormatError, SpartaError
-from sparta.transformation.specialize import OPERATORS, place
+from sparta.transformation.rewrite import OPERATORS, place
 from sparta.version import __version__
 
 FORMAT_VERSION = 1

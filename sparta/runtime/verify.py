@@ -16,7 +16,7 @@ from sparta.runtime.inputs import Call, flatten, fresh
 from sparta.settings import Settings
 from sparta.transformation.choose import DENSE
 from sparta.transformation.plan import Decision, Site
-from sparta.transformation.specialize import OPERATORS, Specialized
+from sparta.transformation.rewrite import OPERATORS, Specialized
 
 log = logging.getLogger("sparta.runtime")
 

@@ -22,7 +22,7 @@ from sparta.runtime.executor import executor_for
 from sparta.tesa.errors import KernelCompileError
 from sparta.transformation.choose import DENSE, Weight
 from sparta.transformation.plan import Decision, Planned
-from sparta.transformation.transform import weight_of
+from sparta.transformation.decide import weight_of
 
 aten = torch.ops.aten
 
