@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import io
-import logging
-import sys
-import traceback
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from inspect import Signature, signature
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
+from sparta.propagation.export import INNER, Call, Exported, export, is_argument, symbolic_dims
 from sparta.propagation.normalize import normalize
 from sparta.propagation.shadow import masked
 from sparta.propagation.stages import Captured
@@ -27,11 +19,6 @@ from sparta.tesa.naming import alias_table, named_tensors, unwrap
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
     from torch.export.graph_signature import InputSpec
-
-Call = tuple[tuple[Any, ...], dict[str, Any]]
-"""Arguments of one call of a model: positional and by keyword."""
-
-log = logging.getLogger("sparta.propagation")
 
 
 def capture(
@@ -65,11 +52,10 @@ def capture(
     (['bias', 'weight'], ((0,),))
     """
     model = unwrap(model)
-    call = bind(signature(masked(model).forward), args, kwargs or {})
-    _register_pytrees(call)
-    program, call = _export(model, call, dynamic_batch)
-    _refuse_mutation(program, type(model).__name__)
-    return _captured(program, model, call)
+    forward = signature(masked(model).forward)
+    exported = export(model, bind(forward, args, kwargs or {}), dynamic_batch)
+    _refuse_mutation(exported.program, type(model).__name__)
+    return _captured(exported, model, forward)
 
 
 def bind(forward: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
@@ -89,7 +75,7 @@ def bind(forward: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
 
 
 def flatten_call(captured: Captured, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
-    """The leaves of a canonical call, one for each of `captured.user_inputs`.
+    """The leaves of a canonical call (see `bind`), one for each of `captured.user_inputs`.
 
     Raises
     ------
@@ -118,180 +104,42 @@ def interpret(captured: Captured, weights: Mapping[str, Tensor], *args: Any, **k
     return pytree.tree_unflatten(leaves, captured.out_spec)
 
 
-def _register_pytrees(call: Call) -> None:
-    """Teach torch's pytrees the containers of this call: dataclasses, and the caches of transformers if imported."""
-    if "transformers.cache_utils" in sys.modules:
-        from transformers.integrations.executorch import register_dynamic_cache_export_support
-
-        register_dynamic_cache_export_support()  # type: ignore[no-untyped-call]
-    _register_dataclasses(call)
-
-
-def _register_dataclasses(value: Any) -> bool:
-    """Register each dataclass among the leaves of `value`; whether there was any."""
-    found = {type(leaf) for leaf in pytree.tree_leaves(value) if dataclasses.is_dataclass(leaf)}
-    for cls in found:
-        torch.export.register_dataclass(cls)
-    if found:
-        _register_dataclasses(value)
-    return bool(found)
-
-
-def _export(model: nn.Module, call: Call, dynamic_batch: bool) -> tuple[ExportedProgram, Call]:
-    """The first export that works, most useful first: symbolic batch, static, then both by bytecode tracing."""
-    batched = _batched(call) if dynamic_batch else None
-    attempts = [(example, strict) for strict in (False, True) for example in (batched, call) if example is not None]
-    failure: Exception | None = None
-    for example, strict in attempts:
-        program = _attempt(masked(model), example, strict, symbolic=example is batched)
-        if isinstance(program, Exception):
-            log.debug("export (strict=%s) failed: %s", strict, type(program).__name__)
-            if failure is None and _register_output(model, call):
-                return _export(model, call, dynamic_batch)
-            failure = failure or program
-        elif _keeps_batch(program, example, call):
-            return program, example
-    assert failure is not None, "a static program serves its own example"
-    raise CaptureError(explain(failure, model)) from failure
-
-
-def _attempt(shadow: nn.Module, call: Call, strict: bool, symbolic: bool) -> ExportedProgram | Exception:
-    """The exported program, or what user code or the tracer raised."""
-    try:
-        return _export_once(shadow, call, strict, symbolic)
-    except Exception as error:
-        return error
-
-
-def _export_once(shadow: nn.Module, call: Call, strict: bool, symbolic: bool) -> ExportedProgram:
-    args, kwargs = call
-    shapes = torch.export.ShapesCollection()  # type: ignore[no-untyped-call]
-    for tensor in _batch_tensors(call) if symbolic else ():
-        shapes[tensor] = {0: torch.export.Dim.AUTO}
-    with _silence():
-        dynamic = shapes.dynamic_shapes(shadow, args, kwargs) if symbolic else None  # type: ignore[no-untyped-call]
-        program = torch.export.export(shadow, args, kwargs, dynamic_shapes=dynamic, strict=strict)
-        # The empty table only functionalizes: linear, convolution, attention and LSTM stay whole.
-        functional: ExportedProgram = program.run_decompositions({})
-        return functional
-
-
-def _batch_tensors(call: Call) -> list[Tensor]:
-    """The tensors of a call whose first dimension is the batch: as long as that of the first tensor."""
-    tensors = [leaf for leaf in pytree.tree_leaves(call) if isinstance(leaf, Tensor) and leaf.dim() > 0]
-    return [tensor for tensor in tensors if tensor.shape[0] == tensors[0].shape[0]]
-
-
-def _batched(call: Call) -> Call | None:
-    """The call with a batch of at least 2 (an exported symbolic size cannot be 1); None where there is no batch."""
-    tensors = _batch_tensors(call)
-    if not tensors or tensors[0].shape[0] == 0:
-        return None
-    if tensors[0].shape[0] > 1:
-        return call[0], call[1]
-    twice = {id(tensor): torch.cat([tensor, tensor]) for tensor in tensors}
-    doubled: Call = pytree.tree_map(lambda leaf: twice.get(id(leaf), leaf), call)
-    return doubled
-
-
-def _keeps_batch(program: ExportedProgram, example: Call, call: Call) -> bool:
-    """Whether the program serves `call`: one captured with a doubled batch must have kept it symbolic."""
-    inputs = [node.meta.get("val") for node, spec in _signature(program, program.graph) if _is_argument(spec)]
-    leaves = zip(pytree.tree_leaves(call), pytree.tree_leaves(example), inputs, strict=True)
-    return all(0 in _symbolic_dims(value) for before, after, value in leaves if before is not after)
-
-
-def _signature(program: ExportedProgram, graph: fx.Graph) -> list[tuple[fx.Node, InputSpec]]:
-    """The placeholders of `graph`, the program's or a copy, with what each stands for."""
-    placeholders = graph.find_nodes(op="placeholder")
-    return list(zip(placeholders, program.graph_signature.input_specs, strict=True))
-
-
-def _is_argument(spec: InputSpec) -> bool:
-    return spec.kind.name == "USER_INPUT"
-
-
-def _symbolic_dims(value: Any) -> tuple[int, ...]:
-    """The dimensions of an example value that the graph keeps symbolic; none for what is not a tensor."""
-    sizes = value.shape if isinstance(value, Tensor) else ()
-    return tuple(dim for dim, size in enumerate(sizes) if not isinstance(size, int))
-
-
-def _register_output(model: nn.Module, call: Call) -> bool:
-    """Register the dataclasses that the model returns, found by running it; whether there was a new one."""
-    try:
-        with torch.no_grad():
-            result = masked(model)(*call[0], **call[1])
-    except Exception as error:  # user code; the export reports the same failure
-        log.debug("the example call failed: %s", type(error).__name__)
-        return False
-    return _register_dataclasses(result)
-
-
-@contextlib.contextmanager
-def _silence() -> Iterator[None]:
-    """Keep the tracer's logs, prints and warnings, which may be megabytes, to itself."""
-    disabled, sink = logging.root.manager.disable, io.StringIO()
-    logging.disable(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(sink), contextlib.redirect_stderr(sink):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(disabled)
-
-
-FIXES = {
-    "GuardOnDataDependentSymNode": "the forward branches on values: use torch.where or torch.cond",
-    "DataDependentOutputException": "the forward reads a tensor into Python (.item(), bool()): keep it a tensor",
-    "Unsupported": "rewrite the Python feature named above, or capture a submodule",
-}
-"""Exception of the tracer -> advice."""
-
-
-def explain(error: Exception, model: nn.Module) -> str:
-    """A short message for a failed capture: what failed, where in the user's code, and what to do."""
-    lines = str(error).strip().splitlines() or [""]
-    library = str(Path(torch.__file__).parent)
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(library)]
-    frames = [frame for frame in frames if frame.filename != __file__]
-    where = f" at {frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else ""
-    kind = type(error).__name__
-    fix = FIXES.get(kind, "run the model on the example first, or capture its submodules one by one")
-    return f"cannot capture {type(model).__name__}{where}: {kind}: {lines[0][:300]}. Fix: {fix}"
-
-
 def _refuse_mutation(program: ExportedProgram, model: str) -> None:
     """Raise where the graph writes to a buffer, a parameter or an argument."""
-    changed = [
-        spec.target or spec.arg.name
-        for spec in program.graph_signature.output_specs
-        if spec.kind.name.endswith("MUTATION")
-    ]
+    specs = program.graph_signature.output_specs
+    changed = [_outer(spec.target or "an argument") for spec in specs if spec.kind.name.endswith("MUTATION")]
     if changed:
         msg = f"{model}.forward changes {', '.join(changed)} in place; return the new value, or capture its submodules"
         raise CaptureError(msg)
 
 
-def _captured(program: ExportedProgram, model: nn.Module, call: Call) -> Captured:
-    graph, root = _detach(program)
+def _captured(exported: Exported, model: nn.Module, forward: Signature) -> Captured:
+    graph, root = _detach(exported.program)
     normalize(graph, root)
+    specs = exported.program.graph_signature.input_specs
+    inputs = list(zip(graph.find_nodes(op="placeholder"), specs, strict=True))
+    arguments = [node for node, spec in inputs if is_argument(spec)]
+    _rename(arguments, _argument_names(exported, forward))
     aliases = alias_table(model)
-    arguments = [node for node, spec in _signature(program, graph) if _is_argument(spec)]
-    names = _deduplicate(graph, _signature(program, graph), aliases)
+    names = _deduplicate(graph, inputs, aliases)
     own = named_tensors(model)
     return Captured(
         graph=graph,
         root=root,
-        tensors={placeholder: _tensor(name, own, program) for placeholder, name in names.items()},
+        tensors={placeholder: _tensor(name, own, exported.program) for placeholder, name in names.items()},
         names=names,
         aliases=aliases,
         user_inputs=tuple(node.name for node in arguments),
-        in_spec=program.call_spec.in_spec,
-        out_spec=program.call_spec.out_spec,
-        example=call,
-        dynamic=tuple(_symbolic_dims(node.meta.get("val")) for node in arguments),
+        in_spec=exported.in_spec,
+        out_spec=exported.out_spec,
+        example=exported.call,
+        dynamic=tuple(symbolic_dims(node.meta.get("val")) for node in arguments),
     )
+
+
+def _outer(name: str) -> str:
+    """A name inside the exported model as the user knows it."""
+    return name.removeprefix(INNER).removeprefix(".")
 
 
 def _detach(program: ExportedProgram) -> tuple[fx.Graph, nn.Module]:
@@ -302,7 +150,33 @@ def _detach(program: ExportedProgram) -> tuple[fx.Graph, nn.Module]:
     root = nn.Module()
     for node in graph.find_nodes(op="get_attr"):
         setattr(root, node.target, getattr(program.graph_module, node.target))
+    bodies = [module.graph for module in root.modules() if isinstance(module, fx.GraphModule)]
+    for node in (node for body in (graph, *bodies) for node in body.nodes):
+        if "nn_module_stack" in node.meta:
+            node.meta["nn_module_stack"] = _outer_stack(node.meta["nn_module_stack"])
     return graph, root
+
+
+def _outer_stack(stack: Mapping[str, tuple[str, Any]]) -> dict[str, tuple[str, Any]]:
+    """The stack of modules a node comes from, without the flat wrapper around the user's model."""
+    return {key: (_outer(path), cls) for key, (path, cls) in stack.items() if path}
+
+
+def _argument_names(exported: Exported, forward: Signature) -> list[str]:
+    """Names like ``x`` or ``cache_key_cache_0`` for the leaves of the call."""
+    args, kwargs = exported.call
+    bound = forward.bind(*args, **kwargs).arguments
+    leaves, _ = pytree.tree_flatten_with_path(dict(bound))
+    return [
+        "_".join(str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", "")))) for key in path)
+        for path, _ in leaves
+    ]
+
+
+def _rename(nodes: Iterable[fx.Node], names: Iterable[str]) -> None:
+    for node, name in zip(nodes, names, strict=True):
+        node._rename(name)
+        node.target = node.name
 
 
 def _deduplicate(
@@ -311,21 +185,23 @@ def _deduplicate(
     """Make the graph use one placeholder for each storage, and none for unused tensors; placeholder -> name."""
     first: dict[str, fx.Node] = {}
     for node, spec in inputs:
-        if not _is_argument(spec):
-            target = spec.target or node.name
+        if not is_argument(spec):
+            target = _outer(spec.target or node.name)
             canonical = first.setdefault(aliases.get(target, target), node)
             if canonical is not node:
                 node.replace_all_uses_with(canonical)
     for node, spec in inputs:
-        if not _is_argument(spec) and not node.users:
+        if not is_argument(spec) and not node.users:
             graph.erase_node(node)
-    return {node.name: name for name, node in first.items() if node.users}
+    names = {name: node for name, node in first.items() if node.users}
+    _rename(names.values(), [node.name.replace(f"_{INNER}_", "_", 1) for node in names.values()])
+    return {node.name: name for name, node in names.items()}
 
 
 def _tensor(name: str, own: Mapping[str, Tensor], program: ExportedProgram) -> Tensor:
     """The model's own parameter or buffer called `name`, else a constant of the code or a plain attribute."""
     if name in own:
         return own[name]
-    constant = program.constants[name]
+    constant = program.constants.get(f"{INNER}.{name}", program.constants.get(name))
     assert isinstance(constant, Tensor), f"constant {name} is a {type(constant).__name__}"
     return constant
