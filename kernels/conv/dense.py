@@ -59,4 +59,4 @@ class DenseConv(Kernel):
     def build(self, problem: Problem, weight: Format, machine: Machine) -> Compiled:
         """The weight bound to PyTorch's operator."""
         assert isinstance(problem, Conv)
-        return _DenseConv(conv_weight(weight.to_dense().to(torch.float32), problem), problem)
+        return _DenseConv(conv_weight(weight.to_dense(), problem), problem)

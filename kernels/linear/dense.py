@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -60,4 +59,4 @@ class DenseLinear(Kernel):
 
     def build(self, problem: Problem, weight: Format, machine: Machine) -> Compiled:
         """The weight bound to PyTorch's operator."""
-        return _DenseLinear(weight.to_dense().to(torch.float32), problem.epilogue.activation)
+        return _DenseLinear(weight.to_dense(), problem.epilogue.activation)

@@ -1,0 +1,117 @@
+"""What generated linear kernels share: parameters, the split among threads, stores, and the call from Python.
+
+The weight is cut into *parts*, runs of consecutive groups of outputs. There is one job per thread; it does its share of
+the parts for all tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sparta.kernels.codegen.epilogue import finish
+from sparta.kernels.codegen.ir import I32, I64, PTR, Function, Module, Type, Value
+from sparta.kernels.problem import Epilogue, Linear
+
+CALL = 3e-6
+"""Seconds that a call from Python takes beyond the work."""
+
+
+def kernel_function(module: Module, name: str, packed: Sequence[str]) -> Function:
+    """A new function with the parameters of a linear kernel, `packed` naming the arrays of its weight."""
+    parameters: dict[str, Type] = dict.fromkeys(("x", "y", "bias", "residual"), PTR)
+    parameters |= {"tokens": I64, "jobs": I64, "parts": I64, "cuts": PTR}
+    parameters |= dict.fromkeys(packed, PTR)
+    return module.function(name, parameters | {"job": I64, "scratch": PTR})
+
+
+@contextmanager
+def loop_over_parts(f: Function) -> Iterator[tuple[Value, Value]]:
+    """Run the body for the first and last group of each part that the job has to do."""
+    first, last = (job * f["parts"] // f["jobs"] for job in (f["job"], f["job"] + 1))
+    with f.loop(first, last) as part:
+        yield f.load_index(I32, f["cuts"], part), f.load_index(I32, f["cuts"], part + 1)
+
+
+def store_outputs(
+    f: Function, accumulated: Value, epilogue: Epilogue, *, output: Value, place: Value, valid: int
+) -> None:
+    """Store the first `valid` lanes of `accumulated` after the epilogue.
+
+    Parameters
+    ----------
+    output
+        Which output feature the first lane is.
+    place
+        Where it lies in ``y`` and ``residual``.
+    """
+    type = accumulated.type
+    mask = None if valid == type.lanes else f.first_lanes(f.constant(I64, valid), type.lanes)
+
+    def read(name: str, index: Value) -> Value:
+        return f.load(type, f[name], index) if mask is None else f.masked_load(type, f[name], mask, index)
+
+    bias = read("bias", output) if epilogue.bias else None
+    residual = read("residual", place) if epilogue.residual else None
+    result = finish(f, accumulated, bias=bias, residual=residual, activation=epilogue.activation)
+    if mask is None:
+        f.store(result, f["y"], place)
+    else:
+        f.masked_store(result, f["y"], mask, place)
+
+
+def cut(offsets: Tensor, parts: int, *, overhead: int) -> Tensor:
+    """Bounds [parts + 1] of runs of groups with equal work: the stored columns, and `overhead` more for each group."""
+    groups = offsets.numel() - 1
+    work = offsets.long() + overhead * torch.arange(groups + 1)
+    shares = torch.arange(1, parts) * int(work[-1]) // parts
+    inner = torch.searchsorted(work, shares)
+    return torch.cat([torch.zeros(1, dtype=torch.int64), inner, torch.tensor([groups])]).int()
+
+
+@dataclass(frozen=True, slots=True)
+class NativeLinear:
+    """A generated linear kernel bound to its packed weight."""
+
+    run: Callable[..., None]
+    native: Any
+    out_features: int
+    cuts: Tensor
+    packed: tuple[Tensor, ...]
+    addresses: tuple[int, ...]
+    scratch: int
+
+    def __call__(self, x: Tensor, bias: Tensor | None, residual: Tensor | None, threads: int) -> Tensor:
+        tokens = x.shape[0]
+        y = x.new_empty((tokens, self.out_features))
+        bias = bias if bias is None else bias.contiguous()
+        residual = residual if residual is None else residual.contiguous()
+        parts = self.cuts.numel() - 1
+        jobs = min(threads, parts)
+        arguments = (
+            x.data_ptr(),
+            y.data_ptr(),
+            0 if bias is None else bias.data_ptr(),
+            0 if residual is None else residual.data_ptr(),
+            tokens,
+            jobs,
+            parts,
+            *self.addresses,
+        )
+        self.run(self.native, arguments, jobs=jobs, threads=threads, scratch=self.scratch)
+        return y
+
+
+def bind(f: Function, problem: Linear, *, cuts: Tensor, packed: Sequence[Tensor], scratch: int = 0) -> NativeLinear:
+    """The kernel `f` compiled, loaded and bound to the arrays of its weight, given in the order of its parameters."""
+    from sparta.kernels.codegen import jit, threads  # lazily: they load LLVM
+
+    entry = threads.job_entry(f.module, f)
+    native = jit.load(str(f.module), entry)
+    addresses = tuple(tensor.data_ptr() for tensor in (cuts, *packed))
+    return NativeLinear(threads.run, native, problem.out_features, cuts, tuple(packed), addresses, scratch)
