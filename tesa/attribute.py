@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from sparta.tesa.compressed import Shape, shape_of, uniform
+from sparta.tesa.compressed import Shape, all_over, any_over, anywhere, compress, everywhere, shape_of, uniform
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,15 +66,24 @@ class TeSA:
     @classmethod
     def partial(cls, shape: Shape, dtype: torch.dtype, known: Tensor, value: Tensor) -> TeSA:
         """The attribute with `known` elements of `value`; values elsewhere are cleared so that none leaks."""
-        if not bool(known.all()):
-            known, value = torch.broadcast_tensors(known, value)
-            value = torch.where(known, value, torch.zeros((), dtype=value.dtype))
-        return cls(shape, dtype, known, value.to(dtype), uniform(len(shape), True))
+        if not anywhere(known):
+            return cls.unknown(shape, dtype)
+        value = value.to(dtype)
+        if not everywhere(known):
+            value = torch.where(known, value, torch.zeros((), dtype=dtype))
+        return cls(shape, dtype, compress(known), compress(value), uniform(len(shape), True))
+
+    @property
+    def zero(self) -> Tensor:
+        """Compressed bool tensor: the element is zero for every input."""
+        return ~self.nonzero
 
     @property
     def nonzero(self) -> Tensor:
         """Compressed bool tensor: the element may be different from zero."""
-        return ~(self.known & (self.value == 0))
+        if self.known.numel() == 1:
+            return self.value != 0 if bool(self.known) else torch.ones_like(self.known)
+        return ~self.known | (self.value != 0)
 
     @property
     def unknown_elements(self) -> Tensor:
@@ -83,12 +93,17 @@ class TeSA:
     @property
     def is_constant(self) -> bool:
         """Every element is known."""
-        return bool(self.known.all())
+        return everywhere(self.known)
 
     @property
     def is_unknown(self) -> bool:
         """No element is known."""
-        return not bool(self.known.any())
+        return not anywhere(self.known)
+
+    @property
+    def is_static(self) -> bool:
+        """No dimension is symbolic."""
+        return all(isinstance(size, int) for size in self.shape)
 
     @property
     def live(self) -> Tensor:
@@ -98,6 +113,24 @@ class TeSA:
     def with_need(self, need: Tensor) -> TeSA:
         """The same attribute with another `need`."""
         return replace(self, need=need)
+
+    def uniform_over(self, dims: Iterable[int]) -> TeSA:
+        """The weaker attribute that is the same all along `dims`: known where all elements there are, and are equal."""
+        dims = [d % len(self.shape) for d in dims]
+        if any(self.shape[d] == 0 for d in dims):
+            return self.unknown(self.shape, self.dtype)
+        first = self.value
+        for d in dims:
+            first = first.narrow(d, 0, 1)
+        known = all_over(self.known, dims)
+        if first.shape != self.value.shape:
+            known = known & all_over(self.value == first, dims)
+        return replace(self, known=known, value=first, need=any_over(self.need, dims))
+
+    def transposed(self) -> TeSA:
+        """The attribute of the tensor with its last two dimensions exchanged."""
+        shape = (*self.shape[:-2], self.shape[-1], self.shape[-2])
+        return TeSA(shape, self.dtype, self.known.mT, self.value.mT, self.need.mT)
 
     def full_value(self) -> Tensor:
         """`value` at the true shape (a view); only for tensors without symbolic dimensions."""

@@ -6,13 +6,14 @@ mask over channels costs as many bytes as there are channels, whatever the batch
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
 
 import sympy
 import torch
 from torch import Tensor
 
-Size = int | sympy.Expr
+Size: TypeAlias = "int | sympy.Expr"
 """A dimension: an int, or a sympy expression where the exported graph keeps it symbolic."""
 
 Shape = tuple[Size, ...]
@@ -20,7 +21,15 @@ Shape = tuple[Size, ...]
 
 def shape_of(tensor: Tensor) -> Shape:
     """The shape with symbolic sizes as sympy expressions, so that comparing sizes adds no guard."""
-    return tuple(d if isinstance(d, int) else d.node.expr for d in tensor.shape)
+    return tuple(size_of(d) for d in tensor.shape)
+
+
+def size_of(size: int | torch.SymInt) -> Size:
+    """`size` as an int where it is a number, else as a sympy expression (reading it adds no guard)."""
+    if isinstance(size, int):
+        return size
+    expression: sympy.Expr = size.node.expr
+    return int(expression) if expression.is_Integer else expression
 
 
 def uniform(rank: int, fill: bool | float, dtype: torch.dtype = torch.bool) -> Tensor:
@@ -49,22 +58,38 @@ def expand_dims(tensor: Tensor, shape: Shape, dims: Iterable[int]) -> Tensor:
 
 
 def align(tensor: Tensor, rank: int) -> Tensor:
-    """`tensor` with leading dimensions of size 1 up to `rank`, as broadcasting aligns operands."""
-    return tensor.reshape([1] * (rank - tensor.dim()) + list(tensor.shape))
+    """`tensor` with leading dimensions of size 1 added, or dropped, up to `rank`, as broadcasting aligns operands."""
+    extra = tensor.dim() - rank
+    return tensor.reshape(tensor.shape[extra:] if extra > 0 else [1] * -extra + list(tensor.shape))
 
 
 def any_over(tensor: Tensor, dims: Iterable[int]) -> Tensor:
     """Logical OR over `dims`, kept as size 1 (through uint8: torch's bool reduction is hundreds of times slower)."""
-    dims = [d for d in dims if tensor.shape[d] != 1]
-    if not dims or tensor.numel() == 0:
-        return tensor if not dims else tensor.any(dims[0], keepdim=True) if len(dims) == 1 else _empty_any(tensor, dims)
-    return tensor.view(torch.uint8).amax(dims, keepdim=True).view(torch.bool)
+    return _reduce(tensor, dims, torch.amax, empty=False)
 
 
-def _empty_any(tensor: Tensor, dims: Sequence[int]) -> Tensor:
-    for dim in dims:
-        tensor = tensor.any(dim, keepdim=True)
-    return tensor
+def all_over(tensor: Tensor, dims: Iterable[int]) -> Tensor:
+    """Logical AND over `dims`, kept as size 1."""
+    return _reduce(tensor, dims, torch.amin, empty=True)
+
+
+def _reduce(tensor: Tensor, dims: Iterable[int], extreme: Callable[..., Tensor], *, empty: bool) -> Tensor:
+    reduced = [d % tensor.dim() for d in dims if tensor.shape[d] != 1]
+    if not reduced:
+        return tensor
+    if any(tensor.shape[d] == 0 for d in reduced):
+        return torch.full([1 if d in reduced else size for d, size in enumerate(tensor.shape)], empty)
+    return extreme(tensor.view(torch.uint8), reduced, keepdim=True).view(torch.bool)
+
+
+def anywhere(tensor: Tensor) -> bool:
+    """Whether any element of a bool tensor is True."""
+    return bool(any_over(tensor, range(tensor.dim())))
+
+
+def everywhere(tensor: Tensor) -> bool:
+    """Whether every element of a bool tensor is True."""
+    return bool(all_over(tensor, range(tensor.dim())))
 
 
 def reduce_to(tensor: Tensor, shape: Shape) -> Tensor:
