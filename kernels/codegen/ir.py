@@ -213,6 +213,12 @@ class Function:
             variable.set(initial)
         return variable
 
+    def array(self, type: Type, count: int) -> Value:
+        """A pointer to `count` values of `type` on the stack, aligned to one."""
+        slot = "%" + self._name("array")
+        self._slots.append(f"  {slot} = alloca [{count} x {type}], align {type.nbytes}")
+        return Value(self, PTR, slot)
+
     # --- arithmetic -------------------------------------------------------------------------------------------------
 
     def binary(self, opcode: str, lhs: Value, rhs: Value | Number) -> Value:

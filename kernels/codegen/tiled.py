@@ -1,0 +1,103 @@
+"""Running a tiled kernel: the weight it is specialized for, and how its work is cut into jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from sparta.kernels.codegen.jit import Native
+from sparta.kernels.codegen.packing import PackedWeight
+from sparta.kernels.codegen.threads import run
+from sparta.kernels.codegen.tiles import ROW_STEP, Tiling
+from sparta.kernels.machine import Machine
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Jobs:
+    """A table of jobs for the kernel, and what the largest of them needs."""
+
+    table: Tensor
+    """int32 [jobs, len(JOB_FIELDS)]."""
+    scratch: int
+
+
+def cut_tokens(tokens: int, widths: Sequence[int]) -> list[tuple[int, int]]:
+    """The tiles (number of the width, first token) that cover `tokens`; `widths` halve from wide to narrow.
+
+    Examples
+    --------
+    >>> cut_tokens(150, (64, 32, 16))
+    [(0, 0), (0, 64), (1, 128)]
+    """
+    tiles, start = [], 0
+    for number, width in enumerate(widths):
+        narrower = widths[number + 1] if number + 1 < len(widths) else 0
+        # A tile that is more than three quarters full beats two narrower ones.
+        while tokens - start > (0 if not narrower else width - narrower // 2 if narrower else 0):
+            tiles.append((number, start))
+            start += width
+    return tiles
+
+
+def cut_rows(sizes: Tensor, height: int, rows: int, parts: int) -> list[tuple[int, int]]:
+    """At most `parts` runs of rows that hold about the same number of entries; `sizes` are those of groups of rows."""
+    per_row = sizes.repeat_interleave(height)[:rows] + 1
+    step = torch.arange(rows) // ROW_STEP
+    total = torch.zeros(-(-rows // ROW_STEP), dtype=per_row.dtype).index_add_(0, step, per_row).cumsum(0)
+    marks = torch.arange(1, parts) * int(total[-1]) // parts
+    inner = (torch.searchsorted(total, marks) + 1) * ROW_STEP
+    bounds = [0, *sorted({int(bound) for bound in inner if bound < rows}), rows]
+    return list(zip(bounds[:-1], bounds[1:], strict=True))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tiled:
+    """A tiled kernel with its weight, ready to be called."""
+
+    native: Native
+    tiling: Tiling
+    weight: PackedWeight
+    row_limit: int
+    """Rows of a job whose sums stay in L2."""
+    _jobs: dict[tuple[int, int, int], Jobs] = field(default_factory=dict)
+
+    def __call__(self, arguments: tuple[int, ...], *, images: int, tokens: int, threads: int) -> None:
+        """Run all tiles of `images` times `tokens`; `arguments` are the kernel's, up to the table of jobs."""
+        key = (images, tokens, threads)
+        jobs = self._jobs.get(key)
+        if jobs is None:
+            jobs = self._jobs[key] = self._cut(images, tokens, threads)
+        run(
+            self.native,
+            (*arguments, jobs.table.data_ptr()),
+            jobs=jobs.table.shape[0],
+            threads=threads,
+            scratch=jobs.scratch,
+        )
+
+    def _cut(self, images: int, tokens: int, threads: int) -> Jobs:
+        tiles = cut_tokens(tokens, [width.tokens for width in self.tiling.widths])
+        rows = self.tiling.out_features
+        parts = -(-rows // self.row_limit)
+        # Packing is repeated for every run of rows, so runs are added only until threads get about equal shares.
+        while parts < rows // ROW_STEP and _imbalance(images * len(tiles) * parts, threads) > 1.2:
+            parts += 1
+        runs = cut_rows(self.weight.group_sizes, self.weight.height, rows, parts)
+        table = [
+            (number, image, start, *bounds) for bounds in runs for image in range(images) for number, start in tiles
+        ]
+        longest = max(last - first for first, last in runs)
+        return Jobs(torch.tensor(table, dtype=torch.int32), self.tiling.scratch(longest))
+
+
+def _imbalance(jobs: int, threads: int) -> float:
+    """How much longer the busiest thread works than it would if the jobs were divisible."""
+    return -(-jobs // threads) * threads / jobs
+
+
+def row_limit(tiling: Tiling, machine: Machine) -> int:
+    """Rows whose sums take half of L2."""
+    return max(ROW_STEP, machine.l2 // 2 // (tiling.widths[0].tokens * 4))
