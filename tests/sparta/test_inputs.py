@@ -1,0 +1,92 @@
+"""Calls: binding, expectations, fresh inputs."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparta.runtime.inputs import bind, expected, first_of_batch, fresh
+from sparta.tesa.errors import InputError
+
+
+def forward(x: Any, y: Any = None, *, flag: bool = True) -> None:
+    """The signature of a two-input model."""
+
+
+SIGNATURE = inspect.signature(forward)
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"), [((1, 2), {}), ((1,), {"y": 2}), ((), {"x": 1, "y": 2}), ((), {"y": 2, "x": 1})]
+)
+def test_one_canonical_form(args: tuple[int, ...], kwargs: dict[str, int]) -> None:
+    assert bind(SIGNATURE, args, kwargs) == ((1, 2), {})
+
+
+def test_keyword_only_arguments_stay_keywords() -> None:
+    assert bind(SIGNATURE, (1,), {"flag": False}) == ((1,), {"flag": False})
+
+
+def test_every_binding_problem_is_listed() -> None:
+    with pytest.raises(InputError) as caught:
+        bind(SIGNATURE, (), {"z": 1, "w": 2})
+    message = str(caught.value)
+    assert all(part in message for part in ("missing argument 'x'", "unexpected argument 'z'", "'w'"))
+
+
+def test_surplus_and_doubled_arguments() -> None:
+    with pytest.raises(InputError) as caught:
+        bind(SIGNATURE, (1, 2, 3), {"x": 1})
+    assert "3 positional arguments given, 2 accepted" in str(caught.value)
+    assert "'x' given twice" in str(caught.value)
+
+
+@pytest.mark.parametrize("leaf", [torch.ones(2, 3), 3, None, "text", True, 2.5])
+def test_an_expectation_accepts_its_own_example(leaf: object) -> None:
+    assert expected(leaf).accepts(leaf)
+
+
+def test_expectations_refuse_other_types_and_values() -> None:
+    assert not expected(1).accepts(True)
+    assert not expected(torch.ones(2)).accepts(torch.ones(2, dtype=torch.float64))
+    assert not expected(torch.ones(2)).accepts(torch.ones(3))
+    assert not expected(None).accepts(torch.ones(1))
+
+
+def test_symbolic_dimensions_accept_any_size() -> None:
+    want = expected(torch.ones(2, 3), dynamic=(0,))
+    assert want.accepts(torch.ones(17, 3))
+    assert not want.accepts(torch.ones(2, 4))
+
+
+@given(st.integers(-5, 5), st.integers(0, 9))
+def test_fresh_integers_stay_in_the_range_seen(low: int, span: int) -> None:
+    example = torch.tensor([low, low + span])
+    (drawn,), _ = fresh(((example,), {}))
+    assert drawn.dtype == example.dtype
+    assert low <= int(drawn.min()) <= int(drawn.max()) <= low + span
+
+
+def test_fresh_floats_differ_and_keep_mean_and_deviation() -> None:
+    example = torch.randn(4000) * 3 + 7
+    (drawn,), _ = fresh(((example,), {}))
+    assert not torch.equal(drawn, example)
+    assert abs(float(drawn.mean()) - 7) < 0.3
+    assert abs(float(drawn.std()) - 3) < 0.3
+
+
+def test_fresh_masks_keep_their_minus_infinity() -> None:
+    example = torch.zeros(4, 4).masked_fill(torch.ones(4, 4).triu(1).bool(), float("-inf"))
+    (drawn,), _ = fresh(((example,), {}))
+    assert torch.equal(drawn, example)
+
+
+def test_batch_one_is_cut_only_where_the_batch_is_symbolic() -> None:
+    (x, y), _ = first_of_batch(((torch.ones(4, 2), torch.ones(4, 2)), {}), [(0,), ()])
+    assert x.shape == (1, 2)
+    assert y.shape == (4, 2)
