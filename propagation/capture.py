@@ -10,6 +10,7 @@ from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
 from sparta.propagation.export import INNER, Call, Exported, export, is_argument, symbolic_dims
+from sparta.propagation.guards import guards_of
 from sparta.propagation.normalize import normalize
 from sparta.propagation.shadow import masked
 from sparta.propagation.stages import Captured
@@ -134,6 +135,7 @@ def _captured(exported: Exported, model: nn.Module, forward: Signature) -> Captu
         out_spec=exported.out_spec,
         example=exported.call,
         dynamic=tuple(symbolic_dims(node.meta.get("val")) for node in arguments),
+        guards=guards_of(exported.program),
     )
 
 

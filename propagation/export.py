@@ -17,7 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from sparta.propagation.guards import guards_of, violated
 from sparta.propagation.shadow import masked
+from sparta.tesa.compressed import shape_of
 from sparta.tesa.errors import CaptureError
 
 if TYPE_CHECKING:
@@ -101,8 +103,8 @@ def export(model: nn.Module, call: Call, dynamic_batch: bool) -> Exported:
 
 def symbolic_dims(value: Any) -> tuple[int, ...]:
     """The dimensions of an example value that the graph keeps symbolic; none for what is not a tensor."""
-    sizes = value.shape if isinstance(value, Tensor) else ()
-    return tuple(dim for dim, size in enumerate(sizes) if not isinstance(size, int))
+    shape = shape_of(value) if isinstance(value, Tensor) else ()
+    return tuple(dim for dim, size in enumerate(shape) if not isinstance(size, int))
 
 
 def is_argument(spec: Any) -> bool:
@@ -149,12 +151,15 @@ def _batched(call: Call) -> Call | None:
 
 
 def _serves(exported: Exported, call: Call) -> bool:
-    """Whether the program can run `call`: one captured with a doubled batch must have kept it symbolic."""
+    """Whether the program can run `call`: one captured with a doubled batch must have kept that symbolic and free."""
     placeholders = exported.program.graph.find_nodes(op="placeholder")
     specs = exported.program.graph_signature.input_specs
     values = [node.meta.get("val") for node, spec in zip(placeholders, specs, strict=True) if is_argument(spec)]
     leaves = zip(pytree.tree_leaves(call), pytree.tree_leaves(exported.call), values, strict=True)
-    return all(0 in symbolic_dims(value) for before, after, value in leaves if before is not after)
+    doubled = [value for before, after, value in leaves if before is not after]
+    if not all(0 in symbolic_dims(value) for value in doubled):
+        return False
+    return violated(guards_of(exported.program), {shape_of(value)[0]: 1 for value in doubled}) is None
 
 
 def _register_pytrees(call: Call) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import sympy
 import torch
 from torch import Tensor, fx
 from torch.utils import _pytree as pytree
@@ -38,6 +39,8 @@ class Captured:
         `(args, kwargs)` the graph was captured with (batch 1 may have been doubled to keep the batch symbolic).
     dynamic
         For each user input, the dimensions that are symbolic.
+    guards
+        Conditions on the symbolic sizes that capture assumed; a call that breaks one must not run the graph.
     """
 
     graph: fx.Graph
@@ -50,6 +53,7 @@ class Captured:
     out_spec: pytree.TreeSpec
     example: tuple[tuple[Any, ...], Mapping[str, Any]]
     dynamic: tuple[tuple[int, ...], ...]
+    guards: tuple[sympy.Basic, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
