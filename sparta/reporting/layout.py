@@ -99,7 +99,7 @@ def _shrinkage(removed: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]) -
         return ""
     before = sum(math.prod(shape) for shape, _ in removed.values())
     after = sum(math.prod(shape) for _, shape in removed.values())
-    return f"{len(removed)} tensors shrank from {before:,} to {after:,} elements"
+    return f"{before:,} elements became {after:,} where rows, columns or channels were dead"
 
 
 def _stages(stages: Mapping[str, float]) -> str:

@@ -35,7 +35,7 @@ def renderable(document: Document) -> RenderableType:
     if document.facts:
         parts.append(_facts(document.facts))
     parts += [_Fitted(table) for table in document.tables]
-    parts += [Text(f"! {note}", style="yellow") for note in document.notes]
+    parts += [Text(), *(Text(f"! {note}", style="yellow") for note in document.notes)] if document.notes else []
     parts += [Padding(renderable(part), (1, 0, 0, 0)) for part in document.parts]
     return Group(*parts)
 
