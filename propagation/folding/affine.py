@@ -1,0 +1,123 @@
+"""Shared by linear layers and convolutions: which rows and columns to keep, and where dropped constants go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, fx
+
+from sparta.propagation.folding import layout as lay
+from sparta.propagation.folding.batchnorm import Tail
+from sparta.propagation.folding.cost import pays
+from sparta.propagation.folding.folder import Folder, known_value
+from sparta.propagation.folding.layout import Kept
+from sparta.tesa import TeSA
+from sparta.tesa.compressed import any_over
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Offset:
+    """What is added to the product of the kept rows and columns.
+
+    Parameters
+    ----------
+    bias
+        One value for each kept row, in working precision; None for no bias.
+    varying
+        A constant that differs between positions and broadcasts against the result (borders of a padded
+        convolution, positional embeddings); None when there is no such thing.
+    """
+
+    bias: Tensor | None
+    varying: Tensor | None
+
+    def normalized(self, scale: Tensor | None, shift: Tensor | None, channel: int, rank: int) -> Offset:
+        """The offset after a BatchNorm that multiplies each row by `scale` and adds `shift`."""
+        if scale is None or shift is None:
+            return self
+        bias = shift if self.bias is None else self.bias * scale + shift
+        varying = None if self.varying is None else self.varying * along(scale, channel, rank)
+        return replace(self, bias=bias, varying=varying)
+
+
+def along(vector: Tensor, dim: int, rank: int) -> Tensor:
+    """The vector as a tensor of `rank` dimensions that lies along `dim`."""
+    extent = [1] * rank
+    extent[dim] = -1
+    return vector.reshape(extent)
+
+
+def working(tensor: Tensor) -> Tensor:
+    """The tensor in the precision constants are computed in: double for doubles, float for everything else."""
+    return tensor if tensor.dtype == torch.float64 else tensor.float()
+
+
+def any_nonzero(tensor: Tensor, dim: int) -> Tensor:
+    """A bool vector along `dim`: is anything there different from zero?"""
+    return any_over(tensor != 0, [other for other in range(tensor.dim()) if other != dim]).reshape(-1)
+
+
+def unknown_along(tesa: TeSA, dim: int) -> Tensor:
+    """A bool vector along `dim`: is anything there unknown?"""
+    unknown = any_over(~tesa.known, [other for other in range(len(tesa.shape)) if other != dim]).reshape(-1)
+    return unknown.expand(int(tesa.shape[dim]))
+
+
+def choose_rows(folder: Folder, result: fx.Node, dim: int, macs_per_row: float) -> Kept:
+    """The rows to compute: the wanted ones, or what the users will ask for when scattering would not pay."""
+    wanted, demanded = folder.want(result)[dim], folder.demand(result)[dim]
+    if lay.same(wanted, demanded):
+        return wanted
+    assert wanted is not None
+    target = int(lay.count(demanded, folder.tesa(result).shape[dim]))
+    return wanted if pays((target - len(wanted)) * macs_per_row, target) else demanded
+
+
+def choose_columns(folder: Folder, x: fx.Node, dim: int, used: Tensor, macs_per_column: float) -> Kept:
+    """The columns to multiply: unknown and used ones, or all there are when selecting would not pay."""
+    current = folder.layout(x)[dim]
+    size = len(used)
+    present = lay.membership(current, size)
+    chosen = unknown_along(folder.tesa(x), dim) & used & present
+    kept = int(chosen.sum())
+    if not pays((int(present.sum()) - kept) * macs_per_column, kept):
+        return current
+    if kept == 0:
+        chosen[int(present.nonzero()[0])] = True
+    return lay.from_membership(chosen)
+
+
+def dropped_constants(folder: Folder, x: fx.Node, dim: int, kept: Kept, used: Tensor) -> tuple[Tensor, Tensor]:
+    """`(columns, values)` of the used columns outside `kept` with known values other than zero, compressed."""
+    value = known_value(folder.tesa(x))
+    size = len(used)
+    columns = used & ~lay.membership(kept, size) & any_nonzero(value, dim).expand(size)
+    where = columns.nonzero().reshape(-1)
+    extent = list(value.shape)
+    extent[dim] = size
+    return where, working(value.expand(extent).index_select(dim, where))
+
+
+def emit_offset(folder: Folder, made: fx.Node, offset: Offset, tail: Tail) -> fx.Node:
+    """`made` plus the position-dependent part of the offset."""
+    if offset.varying is None:
+        return made
+    constant = folder.emit(offset.varying.to(folder.tesa(tail.result).dtype), f"{tail.result.name}_offset")
+    return folder.call(torch.ops.aten.add.Tensor, made, constant)
+
+
+def emit_bias(folder: Folder, offset: Offset, origin: fx.Node | None, tail: Tail) -> fx.Node | None:
+    """The bias of the kept rows, named after the layer's own bias where it has one."""
+    if offset.bias is None:
+        return None
+    bias = offset.bias.to(folder.tesa(tail.result).dtype)
+    return folder.emit(bias, f"{tail.result.name}_bias") if origin is None else folder.weight(bias, origin)
+
+
+def note_removed(folder: Folder, weight: fx.Node) -> None:
+    """Record that nothing is left of a layer's weight."""
+    name = folder.qualified(weight)
+    if name is not None:
+        before = tuple(folder.original(name).shape)
+        folder.removed.setdefault(name, (before, (0,) * len(before)))

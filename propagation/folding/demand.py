@@ -1,0 +1,32 @@
+"""The layouts that users will bring a value into, found backward before the graph is rebuilt.
+
+A layer whose result is added to a residual stream can compute the rows of the stream that it leaves at zero, instead
+of computing fewer rows and scattering them. It needs to know beforehand which layout the addition will have.
+"""
+
+from __future__ import annotations
+
+from torch import fx
+
+from sparta.propagation.folding import layout as lay
+from sparta.propagation.folding.elementwise import is_elementwise, operand_layout
+from sparta.propagation.folding.folder import Folder
+from sparta.propagation.folding.layout import Layout
+
+
+def demands(folder: Folder) -> dict[fx.Node, Layout]:
+    """Live node -> the union of what is wanted of it and of what its elementwise users will be laid out as."""
+    found: dict[fx.Node, Layout] = {}
+    for node in reversed(folder.captured.graph.nodes):
+        if folder.is_tensor(node) and folder.is_live(node):
+            layout = folder.want(node)
+            for user in node.users:
+                if user in found and is_elementwise(user):
+                    layout = _union(folder, node, layout, operand_layout(folder, node, found[user]))
+            found[node] = layout
+    return found
+
+
+def _union(folder: Folder, node: fx.Node, left: Layout, right: Layout) -> Layout:
+    shape = folder.tesa(node).shape
+    return tuple(lay.union(a, b, size) for a, b, size in zip(left, right, shape, strict=True))
