@@ -7,6 +7,7 @@ import shutil
 from dataclasses import dataclass
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.padding import Padding
@@ -76,7 +77,8 @@ def _drawn(table: Table, left_out: list[int]) -> RichTable:
     for index in kept:
         column = table.columns[index]
         wraps = column.align == "left" and index in (0, len(table.columns) - 1)
-        width = _WRAPPED if wraps and len(table.columns) > 2 else None
+        widest = max(cell_len(text) for text in (column.title, *(row[index].text for row in table.rows)))
+        width = min(widest, _WRAPPED) if wraps else widest
         drawn.add_column(column.title, justify=column.align, no_wrap=not wraps, min_width=width, overflow="fold")
     for row in table.rows:
         drawn.add_row(*(Text(row[index].text) for index in kept))
