@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from sparta.backend import attach_masks as attach_masks
     from sparta.propagation import annotate as annotate
     from sparta.propagation import capture as capture
-    from sparta.propagation import fold as fold
-    from sparta.propagation import propagate as propagate
+    from sparta.propagation.engine import propagate as propagate
+    from sparta.propagation.folding import fold as fold
     from sparta.reporting.report import LayerReport as LayerReport
     from sparta.reporting.report import Report as Report
     from sparta.runtime.module import OptimizedModule as OptimizedModule
@@ -49,8 +49,8 @@ _HOMES = {
     "attach_masks": "sparta.backend",
     "capture": "sparta.propagation",
     "annotate": "sparta.propagation",
-    "propagate": "sparta.propagation",
-    "fold": "sparta.propagation",
+    "propagate": "sparta.propagation.engine",
+    "fold": "sparta.propagation.folding",
     "transform": "sparta.transformation",
     "specialize": "sparta.transformation",
     "load_masks": "sparta.tesa",

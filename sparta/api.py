@@ -12,7 +12,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from sparta.propagation import annotate, capture, fold, propagate
+from sparta.propagation import annotate, capture
+from sparta.propagation.engine import propagate
+from sparta.propagation.folding import fold
 from sparta.propagation.stages import Captured
 from sparta.runtime.fallback import compile_by_dynamo, compile_by_modules
 from sparta.runtime.gate import Gate

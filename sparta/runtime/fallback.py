@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from sparta.propagation import capture_tree, masked
+from sparta.propagation.shadow import masked
 from sparta.propagation.stages import Captured
 from sparta.reporting.report import Report
 from sparta.runtime.inputs import Call
@@ -53,6 +53,8 @@ def compile_by_modules(
     reference: nn.Module, call: Call, settings: Settings, compile_part: CompilePart
 ) -> Program | None:
     """The model with its largest capturable submodules optimized, or None where there is none."""
+    from sparta.propagation.tree import capture_tree
+
     host = masked(reference)
     parts = []
     for path, captured in capture_tree(reference, *call).items():

@@ -10,15 +10,14 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from sparta.propagation.call import unknown_results
+from sparta.propagation.engine import nothing_known
 from sparta.propagation.folding import fold
-from sparta.propagation.stages import Captured, Folded, Propagated
+from sparta.propagation.stages import Captured, Folded
 from sparta.reporting.report import LayerReport, Report
 from sparta.runtime.inputs import Call, Leaf, expected, first_of_batch, flatten
 from sparta.runtime.program import Program
 from sparta.runtime.verify import Comparison, compare, verification_call, wrong_sites
 from sparta.settings import Settings
-from sparta.tesa import TeSA
 from sparta.tesa.errors import KernelCompileError, UnsupportedOpError, VerificationError
 from sparta.transformation import Decision, Planned, Specialized, specialize, transform
 from sparta.transformation.choose import DENSE
@@ -112,7 +111,7 @@ class Gate:
         if comparison.ok:
             return repaired, comparison
         notes.append(f"folding was wrong for this model and is off ({_mismatch(comparison)}); please report it")
-        plain = fold(unpropagated(specialized.planned.folded.propagated))
+        plain = fold(nothing_known(specialized.planned.folded.propagated.annotated))
         repaired = specialize(transform(plain, self.settings))
         comparison = self._compare(repaired, call)
         if not comparison.ok:
@@ -228,21 +227,6 @@ def _without(planned: Planned, decisions: Sequence[Decision]) -> Planned:
             for d in planned.decisions
         ),
     )
-
-
-def unpropagated(propagated: Propagated) -> Propagated:
-    """The same graph with nothing known but the weights and everything needed: folding changes nothing then."""
-    annotated = propagated.annotated
-    tesa: dict[fx.Node, TeSA | tuple[TeSA | None, ...]] = {}
-    for node in annotated.captured.graph.nodes:
-        results = unknown_results(node)
-        if node.name in annotated.weights:
-            tesa[node] = TeSA.constant(annotated.weights[node.name])
-        elif isinstance(node.meta.get("val"), (tuple, list)):
-            tesa[node] = results
-        elif results[0] is not None:
-            tesa[node] = results[0]
-    return Propagated(annotated, tesa, propagated.barriers)
 
 
 def _accepted(leaves: list[Any], captured: Captured, *, any_batch: bool) -> tuple[Leaf, ...]:
