@@ -265,8 +265,9 @@ def _with_needs(fact: Result, needs: list[Tensor] | None) -> Result:
 
 
 def _barriers(state: _State) -> Iterator[Barrier]:
+    """The nodes without a rule for their call that a fact or a need could have passed through."""
     for node in state.facts:
-        if node in state.silent:
+        if node in state.silent and any(source in state.facts for source in node.all_input_nodes):
             yield Barrier(operator_name(node), _module_of(node), node.name)
 
 
