@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -46,6 +48,12 @@ def masked_weights(annotated: Annotated) -> dict[str, Tensor]:
     """Qualified name -> masked tensor, for the masked tensors: what `masked` needs to build the masked dense model."""
     names = annotated.captured.names
     return {names[placeholder]: annotated.weights[placeholder] for placeholder in annotated.masks}
+
+
+def unused_masks(captured: Captured, masks: Mapping[str, Tensor]) -> tuple[str, ...]:
+    """The names in normalized `masks` of tensors that the captured call never uses."""
+    used = set(captured.names.values())
+    return tuple(name for name in masks if name not in used)
 
 
 def _prune(tensor: Tensor, mask: Tensor) -> Tensor:

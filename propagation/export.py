@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from sparta.propagation.guards import guards_of, violated
-from sparta.propagation.shadow import masked
+from sparta.propagation.shadow import isolated, masked
 from sparta.tesa.compressed import shape_of
 from sparta.tesa.errors import CaptureError
 
@@ -185,7 +185,7 @@ def _register_result(model: nn.Module, call: Call) -> bool:
     """Register the dataclasses that the model returns, found by running it; whether there was a new one."""
     try:
         with torch.no_grad():
-            result = masked(model)(*call[0], **call[1])
+            result = isolated(model)(*call[0], **call[1])
     except Exception as error:  # user code; the export reports the same failure
         log.debug("the example call failed: %s", type(error).__name__)
         return False

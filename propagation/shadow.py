@@ -58,6 +58,13 @@ def masked(model: nn.Module, replacements: Mapping[str, Tensor] | None = None) -
     return _Cloner(swap).clone_tree(model)
 
 
+def isolated(model: nn.Module) -> nn.Module:
+    """`masked(model)` with copies of the buffers: for a run whose forward may write to them."""
+    parameters = {id(parameter) for parameter in model.parameters()}
+    tensors = named_tensors(model)
+    return masked(model, {name: t.detach().clone() for name, t in tensors.items() if id(t) not in parameters})
+
+
 def _like(original: Tensor, tensor: Tensor) -> Tensor:
     """`tensor` as a parameter where `original` is one."""
     if not isinstance(original, nn.Parameter) or tensor is original:

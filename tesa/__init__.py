@@ -14,3 +14,10 @@ from sparta.tesa.errors import UnsupportedTargetError as UnsupportedTargetError
 from sparta.tesa.errors import VerificationError as VerificationError
 from sparta.tesa.io import load_masks as load_masks
 from sparta.tesa.masks import normalize_masks as normalize_masks
+from sparta.tesa.patterns import NM as NM
+from sparta.tesa.patterns import Block as Block
+from sparta.tesa.patterns import Channel as Channel
+from sparta.tesa.patterns import Dense as Dense
+from sparta.tesa.patterns import Pattern as Pattern
+from sparta.tesa.patterns import Unstructured as Unstructured
+from sparta.tesa.patterns import find_pattern as find_pattern

@@ -93,8 +93,3 @@ def alias_table(model: nn.Module) -> dict[str, str]:
     """
     first: dict[Hashable, str] = {}
     return {name: first.setdefault(storage_key(t), name) for name, t in named_tensors(model).items()}
-
-
-def submodule(model: nn.Module, name: str) -> nn.Module:
-    """The submodule of the unwrapped `model` called `name`; the model itself for the empty name."""
-    return unwrap(model).get_submodule(name)
