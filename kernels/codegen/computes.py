@@ -7,6 +7,7 @@ a group of rows) begin, `columns` holds the feature of each entry within its blo
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from sparta.kernels.codegen.ir import I16, I32, PTR, Function, Type, Value, Variable
@@ -33,6 +34,11 @@ def _sums(tile: Tile, row: Value, is_first: Value, vectors: range) -> list[Varia
     return [f.variable(vector, f.select(is_first, zero, sums)) for sums in before]
 
 
+def _unless_idle(f: Function, is_first: Value, begin: Value, end: Value) -> AbstractContextManager[None]:
+    """Skip a group without entries in this block, unless its sums must be set to zero."""
+    return f.when(is_first | f.compare("slt", begin, end))
+
+
 class _Weighted(Compute):
     @property
     def parameters(self) -> Mapping[str, Type]:
@@ -55,11 +61,12 @@ class CsrCompute(_Weighted):
         is_first = f.compare("eq", block, 0)
         with f.loop(tile.first_row, tile.last_row) as row:
             begin, end = _entries(tile, block, row, self.rows)
-            outputs = tile.output_row(row)
-            sums = _sums(tile, outputs, is_first, range(width.vectors))
-            self._add_row(tile, begin, end, sums)
-            for k, total in enumerate(sums):
-                f.store(total.get(), outputs, k * width.lanes)
+            with _unless_idle(f, is_first, begin, end):
+                outputs = tile.output_row(row)
+                sums = _sums(tile, outputs, is_first, range(width.vectors))
+                self._add_row(tile, begin, end, sums)
+                for k, total in enumerate(sums):
+                    f.store(total.get(), outputs, k * width.lanes)
 
     @staticmethod
     def _add_row(tile: Tile, begin: Value, end: Value, sums: list[Variable]) -> None:
@@ -110,8 +117,9 @@ class GroupCompute(_Weighted):
         with f.loop(tile.first_row, tile.last_row, self.height) as row:
             begin, end = _entries(tile, block, row // self.height, self.groups)
             outputs = tile.output_row(row)
-            for vectors in self._parts(tile.width):
-                self._add_group(tile, (begin, end), outputs, is_first, vectors)
+            with _unless_idle(f, is_first, begin, end):
+                for vectors in self._parts(tile.width):
+                    self._add_group(tile, (begin, end), outputs, is_first, vectors)
 
     def _parts(self, width: Width) -> list[range]:
         """The vectors of a tile in about equal runs."""
@@ -133,17 +141,6 @@ class GroupCompute(_Weighted):
                 weight = f.load_splat(weights, row, width.lanes)
                 for vector, total in zip(tokens, accumulators, strict=True):
                     total.set(f.fma(weight, vector, total.get()))
-        for row, accumulators in zip(rows, sums, strict=True):
+        for target, accumulators in zip(rows, sums, strict=True):
             for k, total in zip(vectors, accumulators, strict=True):
-                f.store(total.get(), row, k * width.lanes)
-
-
-def register_tile(height: int, lanes_registers: tuple[int, int]) -> tuple[int, int]:
-    """Rows and vectors of a `GroupCompute` for blocks of `height` rows on a machine with (lanes, registers)."""
-    registers = lanes_registers[1]
-    rows = 8 if registers >= 32 and height % 8 == 0 else 4
-    # Besides the sums, registers hold the vectors of tokens and one broadcast weight.
-    return rows, (registers - 1) // (rows + 1)
-
-
-__all__ = ["CsrCompute", "Function", "GroupCompute", "register_tile"]
+                f.store(total.get(), target, k * width.lanes)

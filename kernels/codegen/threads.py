@@ -197,26 +197,25 @@ _KEPT: list[Native] = []
 """Loaded code must outlive the function pointers into it."""
 
 
-class _ScratchPool:
-    """Memory for temporaries, handed from call to call so that it stays in the cache and is never page-faulted anew."""
-
-    def __init__(self) -> None:
-        self._free: deque[torch.Tensor] = deque()
-
-    def take(self, size: int) -> torch.Tensor:
-        """A buffer of at least `size` bytes that nobody else holds."""
-        try:
-            buffer = self._free.pop()
-        except IndexError:
-            buffer = torch.empty(0, dtype=torch.uint8)
-        return buffer if buffer.numel() >= size else torch.empty(size, dtype=torch.uint8)
-
-    def give_back(self, buffer: torch.Tensor) -> None:
-        """Let the next call have a buffer."""
-        self._free.append(buffer)
+_free: deque[torch.Tensor] = deque()
+"""Buffers nobody uses: handed from call to call, memory stays in the cache and is never page-faulted anew."""
 
 
-_pool = _ScratchPool()
+@contextmanager
+def borrowed(size: int) -> Iterator[int]:
+    """The address of at least `size` bytes of scratch memory, aligned to 64 bytes, for as long as the block runs."""
+    try:
+        buffer = _free.pop()
+    except IndexError:
+        buffer = torch.empty(0, dtype=torch.uint8)
+    if buffer.numel() < size:
+        buffer = torch.empty(size, dtype=torch.uint8)
+    try:
+        yield buffer.data_ptr()
+    finally:
+        _free.append(buffer)
+
+
 _PAGE = 4096
 
 
@@ -242,8 +241,6 @@ def run(kernel: Native, arguments: Sequence[int], *, jobs: int, threads: int, sc
     """
     threads = 1 if _forked else max(1, min(threads, jobs))
     stride = -(-scratch // _PAGE) * _PAGE
-    buffer = _pool.take(stride * threads)
     words = _HEADER + len(arguments)
-    record = _record(words).pack(kernel.address, jobs, buffer.data_ptr(), stride, *arguments)
-    _launcher(parallel=threads > 1)(record, threads)
-    _pool.give_back(buffer)
+    with borrowed(stride * threads) as memory:
+        _launcher(parallel=threads > 1)(_record(words).pack(kernel.address, jobs, memory, stride, *arguments), threads)

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from sparta.kernels.codegen.jit import Native
+from sparta.kernels.codegen.jit import Native, load
 from sparta.kernels.codegen.packing import PackedWeight
 from sparta.kernels.codegen.threads import run
-from sparta.kernels.codegen.tiles import ROW_STEP, Tiling
+from sparta.kernels.codegen.tiles import ROW_STEP, Compute, Sink, Source, Tiling, tile_module
 from sparta.kernels.machine import Machine
 
 
@@ -34,9 +34,9 @@ def cut_tokens(tokens: int, widths: Sequence[int]) -> list[tuple[int, int]]:
     """
     tiles, start = [], 0
     for number, width in enumerate(widths):
-        narrower = widths[number + 1] if number + 1 < len(widths) else 0
-        # A tile that is more than three quarters full beats two narrower ones.
-        while tokens - start > (0 if not narrower else width - narrower // 2 if narrower else 0):
+        # A tile that is more than three quarters full beats the two narrower ones it would take.
+        filled = width * 3 // 4 + 1 if number + 1 < len(widths) else 1
+        while tokens - start >= filled:
             tiles.append((number, start))
             start += width
     return tiles
@@ -63,6 +63,15 @@ class Tiled:
     row_limit: int
     """Rows of a job whose sums stay in L2."""
     _jobs: dict[tuple[int, int, int], Jobs] = field(default_factory=dict)
+
+    @classmethod
+    def build(
+        cls, tiling: Tiling, weight: PackedWeight, pieces: tuple[Source, Compute, Sink], machine: Machine
+    ) -> Tiled:
+        """The kernel, compiled or taken from the cache."""
+        module, entry = tile_module(tiling, *pieces)
+        limit = max(ROW_STEP, machine.l2 // 2 // (tiling.widths[0].tokens * 4))
+        return cls(load(str(module), entry), tiling, weight, limit)
 
     def __call__(self, arguments: tuple[int, ...], *, images: int, tokens: int, threads: int) -> None:
         """Run all tiles of `images` times `tokens`; `arguments` are the kernel's, up to the table of jobs."""
@@ -98,6 +107,7 @@ def _imbalance(jobs: int, threads: int) -> float:
     return -(-jobs // threads) * threads / jobs
 
 
-def row_limit(tiling: Tiling, machine: Machine) -> int:
-    """Rows whose sums take half of L2."""
-    return max(ROW_STEP, machine.l2 // 2 // (tiling.widths[0].tokens * 4))
+def operand(tensor: Tensor | None, wanted: bool) -> int:
+    """The address of an operand of the epilogue, 0 if the kernel was built without it."""
+    assert (tensor is not None) == wanted, "bias and residual must be given exactly where the epilogue has them"
+    return 0 if tensor is None else tensor.data_ptr()

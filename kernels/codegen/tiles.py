@@ -29,6 +29,10 @@ ROW_STEP = 16
 """Runs of rows start at multiples of this, so that neither vectors nor row groups straddle two jobs."""
 
 
+_BLOCK_ENTRIES = 12
+"""Entries that a group of rows should have in each block of features."""
+
+
 @dataclass(frozen=True, slots=True)
 class Width:
     """How many tokens a tile has: `vectors` vectors of `lanes`."""
@@ -61,21 +65,25 @@ class Tiling:
     """From wide to narrow."""
 
     @classmethod
-    def of(cls, matrix: tuple[int, int], machine: Machine) -> Tiling:
-        """The tiling for a machine: a row of a tile is one register file half full, a block of features fills L1.
+    def of(cls, matrix: tuple[int, int], machine: Machine, entries: float) -> Tiling:
+        """The tiling for a machine and a weight with `entries` entries per group of rows, on average.
+
+        The sums of a row take half the registers. A block of features fills L1, or more where its entries would be so
+        few that loading and storing the sums took longer than using them.
 
         Examples
         --------
         >>> from sparta.kernels.machine import machine_for
-        >>> tiling = Tiling.of((768, 768), machine_for(frozenset(("avx2", "fma"))))
+        >>> tiling = Tiling.of((768, 768), machine_for(frozenset(("avx2", "fma"))), 76.8)
         >>> tiling.block, [width.tokens for width in tiling.widths]
         (128, [64, 32, 16])
         """
         vectors = min(machine.registers // 2, 128 // machine.lanes)
         widths = tuple(Width(machine.lanes, vectors // part, vectors) for part in (1, 2, 4))
-        fitting = machine.l1 // (widths[0].tokens * 4)
-        block = min(max(ROW_STEP, fitting // ROW_STEP * ROW_STEP), 256)
-        return cls(*matrix, block, widths)
+        feature = widths[0].tokens * 4
+        wanted = int(_BLOCK_ENTRIES * matrix[1] / max(entries, 1.0))
+        block = min(max(wanted, machine.l1 // feature), machine.l2 // 4 // feature)
+        return cls(*matrix, max(block // ROW_STEP, 1) * ROW_STEP, widths)
 
     @property
     def blocks(self) -> int:
@@ -99,6 +107,28 @@ class Tiling:
 
 
 @dataclass(frozen=True, slots=True)
+class Access:
+    """Loads and stores of one vector: of all lanes, or of those under a mask, where the others must not be touched."""
+
+    f: Function
+    vector: Type
+    mask: Value | None
+
+    def read(self, pointer: Value, index: Value | int) -> Value:
+        """The vector at an element; 0 in lanes that are masked out."""
+        if self.mask is None:
+            return self.f.load(self.vector, pointer, index)
+        return self.f.masked_load(self.vector, pointer, self.mask, index)
+
+    def write(self, value: Value, pointer: Value, index: Value | int) -> None:
+        """Emit the store of a vector at an element."""
+        if self.mask is None:
+            self.f.store(value, pointer, index)
+        else:
+            self.f.masked_store(value, pointer, self.mask, index)
+
+
+@dataclass(frozen=True, slots=True)
 class Tile:
     """The job at hand, as the pieces see it while they emit code for one width."""
 
@@ -112,6 +142,10 @@ class Tile:
     last_row: Value
     inputs: Value
     outputs: Value
+
+    def access(self, mask: Value | None = None) -> Access:
+        """Access to vectors of the tile's width."""
+        return Access(self.f, self.width.vector, mask)
 
     def output_row(self, row: Value) -> Value:
         """Where the sums of a row are."""

@@ -2,3 +2,4 @@
 
 from sparta.kernels.conv import dense as dense
 from sparta.kernels.conv import reference as reference
+from sparta.kernels.conv import tile as tile

@@ -2,46 +2,34 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from sparta.kernels.codegen.computes import CsrCompute, GroupCompute, register_tile
-from sparta.kernels.codegen.jit import load
-from sparta.kernels.codegen.packing import PackedWeight, pack_bsr, pack_csr
+from sparta.kernels.codegen.products import can_tile, estimate, make_product
 from sparta.kernels.codegen.sinks import RowsSink
 from sparta.kernels.codegen.sources import RowsSource
-from sparta.kernels.codegen.tiled import Tiled, row_limit
-from sparta.kernels.codegen.tiles import Compute, Tiling, tile_module
-from sparta.kernels.formats import Bsr, Csr, Format
+from sparta.kernels.codegen.tiled import Tiled, operand
+from sparta.kernels.formats import Format
 from sparta.kernels.machine import Machine
 from sparta.kernels.problem import Linear, Problem
 from sparta.kernels.table import Compiled, Kernel, kernel
 
 
-def address(tensor: Tensor | None) -> int:
-    """Where the elements of a tensor are; 0 for None."""
-    return 0 if tensor is None else tensor.data_ptr()
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _TiledLinear:
-    problem: Linear
+    """A call: ``[T, I] -> [T, O]``."""
+
+    linear: Linear
     tiled: Tiled
 
     def __call__(self, x: Tensor, bias: Tensor | None, residual: Tensor | None, threads: int) -> Tensor:
         tokens = x.shape[0]
-        y = torch.empty((tokens, self.problem.out_features), dtype=torch.float32)
-        arguments = (
-            x.data_ptr(),
-            tokens,
-            *self.tiled.weight.addresses,
-            y.data_ptr(),
-            address(bias),
-            address(residual),
-        )
+        y = torch.empty((tokens, self.linear.out_features), dtype=torch.float32)
+        epilogue = self.linear.epilogue
+        operands = operand(bias, epilogue.bias), operand(residual, epilogue.residual)
+        arguments = (x.data_ptr(), tokens, *self.tiled.weight.addresses, y.data_ptr(), *operands)
         self.tiled(arguments, images=1, tokens=tokens, threads=threads)
         return y
 
@@ -51,56 +39,34 @@ class _TileLinear(Kernel):
 
     problem = Linear
 
-    @abstractmethod
-    def pieces(self, weight: Format, tiling: Tiling, machine: Machine) -> tuple[PackedWeight, Compute]:
-        """The packed weight and the code that multiplies with it."""
+    def supports(self, problem: Problem, weight: Format, machine: Machine) -> bool:
+        """Any linear with a weight that the tiles can multiply with."""
+        return can_tile(weight)
+
+    def cost(self, problem: Problem, weight: Format, tokens: int, machine: Machine) -> float:
+        """Multiply-adds, loads and row changes of all tiles, and transposing in and out."""
+        return estimate(weight, machine, tokens=tokens, activation=problem.epilogue.activation)
 
     def build(self, problem: Problem, weight: Format, machine: Machine) -> Compiled:
         """The kernel, compiled or from the cache, and the weight packed for it."""
         assert isinstance(problem, Linear)
-        tiling = Tiling.of(problem.matrix, machine)
-        packed, compute = self.pieces(weight, tiling, machine)
+        product = make_product(weight, machine)
         source, sink = RowsSource(problem.in_features), RowsSink(problem.out_features, problem.epilogue)
-        module, entry = tile_module(tiling, source, compute, sink)
-        return _TiledLinear(problem, Tiled(load(str(module), entry), tiling, packed, row_limit(tiling, machine)))
+        pieces = (source, product.compute, sink)
+        return _TiledLinear(problem, Tiled.build(product.tiling, product.weight, pieces, machine))
 
 
 @kernel()
 class CsrTileLinear(_TileLinear):
-    """Unstructured weights."""
+    """Unstructured weights: one broadcast and a row of vectors per nonzero."""
 
     name = "csr_tile"
     format = "csr"
 
-    def supports(self, problem: Problem, weight: Format, machine: Machine) -> bool:
-        """Always."""
-        return True
-
-    def cost(self, problem: Problem, weight: Format, tokens: int, machine: Machine) -> float:
-        return 0.0
-
-    def pieces(self, weight: Format, tiling: Tiling, machine: Machine) -> tuple[PackedWeight, Compute]:
-        """Rows one by one."""
-        assert isinstance(weight, Csr)
-        return pack_csr(weight, tiling.block), CsrCompute(tiling.out_features)
-
 
 @kernel()
 class BsrTileLinear(_TileLinear):
-    """Blocks of at least four rows."""
+    """Blocks whose rows fall into groups of four: a group and a few vectors of tokens share registers."""
 
     name = "bsr_tile"
     format = "bsr"
-
-    def supports(self, problem: Problem, weight: Format, machine: Machine) -> bool:
-        """Blocks whose rows fall into groups of four."""
-        return isinstance(weight, Bsr) and weight.block[0] % 4 == 0
-
-    def cost(self, problem: Problem, weight: Format, tokens: int, machine: Machine) -> float:
-        return 0.0
-
-    def pieces(self, weight: Format, tiling: Tiling, machine: Machine) -> tuple[PackedWeight, Compute]:
-        """Groups of rows."""
-        assert isinstance(weight, Bsr)
-        height, vectors = register_tile(weight.block[0], (machine.lanes, machine.registers))
-        return pack_bsr(weight, tiling.block, height), GroupCompute(tiling.out_features, height, vectors)
