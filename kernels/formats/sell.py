@@ -31,8 +31,9 @@ PADDING = -1
 class Sell(Format):
     """Slice s is ``values[slice_indices[s]:slice_indices[s + 1]]``, lane l of it row ``row_indices[s * height + l]``.
 
-    Rows are sorted by length, so that the rows of a slice have about the same number of nonzeros. Lanes past the last
-    row have row indices of O and more; a lane with fewer elements than its slice has column index -1 and value 0.
+    Rows are sorted by length within windows of `window` rows, so that the rows of a slice have about the same number of
+    nonzeros. Lanes past the last row have row indices of O and more; a lane with fewer elements than its slice has
+    column index -1 and value 0.
     """
 
     layout: ClassVar[Mapping[str, tuple[tuple[torch.dtype, ...], int]]] = {
@@ -47,6 +48,7 @@ class Sell(Format):
     slice_indices: Tensor
     col_indices: Tensor
     values: Tensor
+    window: int
 
     @property
     def height(self) -> int:
@@ -55,13 +57,16 @@ class Sell(Format):
 
     @classmethod
     def from_dense(cls, weight: Tensor, **parameters: Any) -> Sell:
-        """The nonzeros of `weight` in slices of ``height=16`` rows."""
+        """The nonzeros of `weight` in slices of ``height=16`` rows, sorted within ``window=128`` rows."""
         check_weight(weight)
-        height = int(parameters.get("height", 16))
+        height, window = int(parameters.get("height", 16)), int(parameters.get("window", 128))
+        assert window % height == 0, f"windows of {window} rows are no whole number of slices of {height}"
         csr = Csr.from_dense(weight)
         counts = torch.zeros(-(-weight.shape[0] // height) * height, dtype=torch.int64)
         counts[: weight.shape[0]] = csr.crow_indices[1:] - csr.crow_indices[:-1]
-        order = counts.argsort(descending=True, stable=True)
+        # Longest first within a window, one window after the other.
+        key = torch.arange(counts.numel()) // window * (weight.shape[1] + 1) + weight.shape[1] - counts
+        order = key.argsort(stable=True)
         slices = offsets_of(counts[order].view(-1, height).amax(1))
         row_of = csr.row_indices()
         place = torch.empty_like(order)
@@ -72,7 +77,7 @@ class Sell(Format):
         values = csr.values.new_zeros(columns.shape)
         columns[slot, lane % height] = csr.col_indices
         values[slot, lane % height] = csr.values
-        return cls(csr.shape, order.int(), slices, columns, values)
+        return cls(csr.shape, order.int(), slices, columns, values, window)
 
     def to_dense(self) -> Tensor:
         """The weight [O, I]."""
@@ -84,8 +89,8 @@ class Sell(Format):
         return weight
 
     def parameters(self) -> dict[str, Any]:
-        """The height of a slice."""
-        return {"height": self.height}
+        """The rows of a slice and of a window."""
+        return {"height": self.height, "window": self.window}
 
     @classmethod
     def problems(
@@ -100,9 +105,12 @@ class Sell(Format):
                 f"columns as parameter 'height', which is {height!r}"
             )
             return
-        lanes = -(-shape[0] // height) * height
-        if not torch.equal(rows.long().sort().values, torch.arange(lanes)):
-            yield f"component 'row_indices' is not a permutation of 0 to {lanes - 1}"
+        window, lanes = parameters.get("window"), -(-shape[0] // height) * height
+        if not isinstance(window, int) or not is_size(window) or window % height:
+            yield f"parameter 'window' must be a multiple of {height}, not {window!r}"
+            return
+        if not _sorted_within(rows.long(), lanes, window):
+            yield f"component 'row_indices' does not permute 0 to {lanes - 1} within windows of {window}"
             return
         broken = [
             *offsets_problems("slice_indices", slices, count=lanes // height, total=values.shape[0]),
@@ -126,4 +134,11 @@ class Sell(Format):
     @classmethod
     def restore(cls, shape: tuple[int, int], components: Mapping[str, Tensor], parameters: Mapping[str, Any]) -> Sell:
         """The weight made of checked components."""
-        return cls(shape, *(components[name] for name in cls.layout))
+        rows, slices, columns, values = (components[name] for name in cls.layout)
+        return cls(shape, rows, slices, columns, values, parameters["window"])
+
+
+def _sorted_within(rows: Tensor, lanes: int, window: int) -> bool:
+    """Whether `rows` permutes 0, 1, ... ``lanes - 1`` without leaving windows of `window`."""
+    whole = torch.arange(lanes)
+    return torch.equal(rows.sort().values, whole) and torch.equal(rows // window, whole // window)

@@ -18,15 +18,15 @@ from sparta.kernels.codegen.epilogue import finish
 from sparta.kernels.codegen.ir import I32, I64, PTR, Function, Module, Type, Value
 from sparta.kernels.problem import Epilogue, Linear
 
-CALL = 3e-6
+CALL = 6e-6
 """Seconds that a call from Python takes beyond the work."""
 
 
-def kernel_function(module: Module, name: str, packed: Sequence[str]) -> Function:
-    """A new function with the parameters of a linear kernel, `packed` naming the arrays of its weight."""
+def kernel_function(module: Module, name: str, packed: Sequence[str], sizes: Sequence[str] = ()) -> Function:
+    """A new function with the parameters of a linear kernel, `packed` and `sizes` naming those of its weight."""
     parameters: dict[str, Type] = dict.fromkeys(("x", "y", "bias", "residual"), PTR)
     parameters |= {"tokens": I64, "jobs": I64, "parts": I64, "cuts": PTR}
-    parameters |= dict.fromkeys(packed, PTR)
+    parameters |= dict.fromkeys(packed, PTR) | dict.fromkeys(sizes, I64)
     return module.function(name, parameters | {"job": I64, "scratch": PTR})
 
 
@@ -66,12 +66,14 @@ def store_outputs(
 
 
 def cut(offsets: Tensor, parts: int, *, overhead: int) -> Tensor:
-    """Bounds [parts + 1] of runs of groups with equal work: the stored columns, and `overhead` more for each group."""
+    """Bounds of at most `parts` runs of groups with equal work: the stored entries, and `overhead` for each group."""
     groups = offsets.numel() - 1
     work = offsets.long() + overhead * torch.arange(groups + 1)
     shares = torch.arange(1, parts) * int(work[-1]) // parts
     inner = torch.searchsorted(work, shares)
-    return torch.cat([torch.zeros(1, dtype=torch.int64), inner, torch.tensor([groups])]).int()
+    bounds: Tensor = torch.cat([torch.zeros(1, dtype=torch.int64), inner, torch.tensor([groups])])
+    cuts: Tensor = bounds.unique_consecutive().int()
+    return cuts
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +85,13 @@ class NativeLinear:
     out_features: int
     cuts: Tensor
     packed: tuple[Tensor, ...]
-    addresses: tuple[int, ...]
+    words: tuple[int, ...]
+    """The addresses of the cuts and of the packed weight, then its sizes."""
     scratch: int
 
     def __call__(self, x: Tensor, bias: Tensor | None, residual: Tensor | None, threads: int) -> Tensor:
         tokens = x.shape[0]
-        y = x.new_empty((tokens, self.out_features))
+        y = torch.empty((tokens, self.out_features), dtype=torch.float32)
         bias = bias if bias is None else bias.contiguous()
         residual = residual if residual is None else residual.contiguous()
         parts = self.cuts.numel() - 1
@@ -101,17 +104,25 @@ class NativeLinear:
             tokens,
             jobs,
             parts,
-            *self.addresses,
+            *self.words,
         )
         self.run(self.native, arguments, jobs=jobs, threads=threads, scratch=self.scratch)
         return y
 
 
-def bind(f: Function, problem: Linear, *, cuts: Tensor, packed: Sequence[Tensor], scratch: int = 0) -> NativeLinear:
-    """The kernel `f` compiled, loaded and bound to the arrays of its weight, given in the order of its parameters."""
+def bind(
+    f: Function,
+    problem: Linear,
+    *,
+    cuts: Tensor,
+    packed: Sequence[Tensor],
+    sizes: Sequence[int] = (),
+    scratch: int = 0,
+) -> NativeLinear:
+    """The kernel `f` compiled, loaded and bound to the arrays and sizes of its weight, in the order of parameters."""
     from sparta.kernels.codegen import jit, threads  # lazily: they load LLVM
 
     entry = threads.job_entry(f.module, f)
     native = jit.load(str(f.module), entry)
-    addresses = tuple(tensor.data_ptr() for tensor in (cuts, *packed))
-    return NativeLinear(threads.run, native, problem.out_features, cuts, tuple(packed), addresses, scratch)
+    words = (*(tensor.data_ptr() for tensor in (cuts, *packed)), *sizes)
+    return NativeLinear(threads.run, native, problem.out_features, cuts, tuple(packed), words, scratch)
