@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -73,6 +73,14 @@ class Call:
         """Name and attribute of every argument that is one tensor."""
         return ((name, arg) for name, arg in self.args.items() if isinstance(arg, TeSA))
 
+    def operands(self) -> Iterator[TeSA]:
+        """The attribute of every tensor among the arguments, those in lists included."""
+        return (leaf for leaf in pytree.tree_leaves(list(self.args.values())) if isinstance(leaf, TeSA))
+
+    def full_values(self) -> dict[str, Any]:
+        """The arguments with every tensor at its true shape, for operands that are known and static."""
+        return _map_tensors(lambda tesa: tesa.full_value(), dict(self.args))
+
     @property
     def is_symbolic(self) -> bool:
         """Some number among the arguments is not known before the call."""
@@ -111,14 +119,12 @@ class Call:
 
         Values are passed compressed: replace them where the operator looks at sizes.
         """
-        values = pytree.tree_map(
-            lambda arg: arg.value if isinstance(arg, TeSA) else arg, dict(self.args), is_leaf=_is_tesa
-        )
+        values = _map_tensors(lambda tesa: tesa.value, dict(self.args))
         return cast(Tensor, run_operator(self.node, {**values, **replaced}))
 
 
-def _is_tesa(arg: Any) -> bool:
-    return isinstance(arg, TeSA)
+def _map_tensors(change: Callable[[TeSA], Tensor], args: dict[str, Any]) -> dict[str, Any]:
+    return pytree.tree_map(lambda leaf: change(leaf) if isinstance(leaf, TeSA) else leaf, args)
 
 
 def run_operator(node: fx.Node, args: Mapping[str, Any]) -> Any:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor, fx
@@ -135,7 +134,7 @@ def _is_foldable(call: Call, rule: Rule | None) -> bool:
     """A deterministic ATen operator with one result, all of whose operands are known, and which is not too large."""
     target = call.node.target
     assert isinstance(target, torch._ops.OpOverload)
-    operands = list(_operands(call))
+    operands = list(call.operands())
     return (
         target.namespace == "aten"
         and torch.Tag.nondeterministic_seeded not in target.tags
@@ -151,24 +150,9 @@ def _elements(tesa: TeSA) -> int:
     return torch.Size([int(size) for size in tesa.shape]).numel()
 
 
-def _operands(call: Call) -> Iterator[TeSA]:
-    for arg in call.args.values():
-        yield from (leaf for leaf in (arg if isinstance(arg, list) else [arg]) if isinstance(leaf, TeSA))
-
-
 def _fold(call: Call) -> TeSA:
     """The constant that the operator gives for its known operands."""
-
-    def full(arg: Any) -> Any:
-        return (
-            [full(item) for item in arg]
-            if isinstance(arg, list)
-            else arg.full_value()
-            if isinstance(arg, TeSA)
-            else arg
-        )
-
-    return TeSA.constant(run_operator(call.node, {name: full(arg) for name, arg in call.args.items()}))
+    return TeSA.constant(run_operator(call.node, call.full_values()))
 
 
 # ----------------------------------------------------------------------------------------------- backward

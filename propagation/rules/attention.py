@@ -36,18 +36,16 @@ def _attention_backward(call: Call) -> Needs | None:
     """Per head and feature.
 
     A value feature is needed where the result is. A head whose result is not needed needs neither query nor key.
-    A query feature matters where the key feature may be non-zero, and the reverse; a key feature that is the same
-    constant at every position shifts all scores of a row alike, which softmax cancels.
+    A query feature matters where the key feature may be non-zero, and the reverse; but a key feature that is the same
+    constant at every position shifts all scores of a row alike, which softmax cancels, so its queries are idle.
     """
     query, key, value = call["query"], call["key"], call["value"]
     features = any_over(call.need, [-2])
     head = any_over(features, [-1])
-    constant = key.uniform_over([-2]).known
-    key_acts = _to_query_heads(any_over(key.nonzero, [-2]) & ~constant, call, key)
-    acts = head & key_acts & any_over(query.nonzero, [-2])
+    key_acts = any_over(key.nonzero, [-2]) & ~key.uniform_over([-2]).known
     return {
-        "query": reduce_to(acts, query.shape),
-        "key": _from_query_heads(acts, call, key),
+        "query": reduce_to(head & _to_query_heads(key_acts, call, key), query.shape),
+        "key": _from_query_heads(head & any_over(query.nonzero, [-2]), call, key),
         "value": _from_query_heads(features, call, value),
     }
 

@@ -47,7 +47,7 @@ def elementwise_backward(call: Call) -> Needs:
     return {name: reduce_to(call.need, operand.shape) for name, operand in call.tensors()}
 
 
-elementwise(*aten("relu relu6 gelu silu mish tanh hardswish leaky_relu elu celu selu hardshrink softshrink tanhshrink"))
+elementwise(*aten("relu relu6 gelu silu mish tanh hardswish leaky_relu elu celu selu hardshrink softshrink"))
 elementwise(*aten("hardtanh sigmoid hardsigmoid softplus log_sigmoid threshold logit erf erfc"))
 elementwise(*aten("neg abs sign square sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p"))
 elementwise(*aten("sin cos tan asin acos atan sinh cosh asinh floor ceil round trunc frac nan_to_num"))
@@ -124,3 +124,9 @@ def prelu(call: Call) -> TeSA | None:
     if not weight.is_constant or call.rank < 2 or len(weight.shape) != 1:
         return None
     return call.partial(data.known, call.run(self=expand_dims(data.value, data.shape, [1]), weight=weight.full_value()))
+
+
+@rule("aten.dropout", backward=elementwise_backward)
+def dropout(call: Call) -> TeSA | None:
+    """The identity in eval mode; in training nothing is known."""
+    return None if call.args["train"] else elementwise_forward(call)

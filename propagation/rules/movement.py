@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from sparta.propagation.call import Call
+from sparta.propagation.call import Call, run_operator
 from sparta.propagation.registry import Needs, Rule, aten, register, rule
 from sparta.tesa import TeSA
 from sparta.tesa.compressed import anywhere, uniform
@@ -99,21 +97,14 @@ def _origins(call: Call) -> Tensor | None:
     if max(elements, torch.Size(_static_sizes(call.unknown())).numel()) > LARGEST_MAP:
         return None
     positions = torch.arange(1, elements + 1, dtype=torch.float64).reshape(sizes)
-    replaced: dict[str, Any] = {other: index.full_value() for other, index in call.tensors() if other != name}
-    replaced[name] = positions
-    if "indices" in call.args:
-        replaced["indices"] = [None if i is None else i.full_value() for i in call.args["indices"]]
-    if "value" in call.args:
-        replaced["value"] = 0
-    origins = call.run(**replaced).long()
+    fill = {"value": 0} if "value" in call.args else {}
+    origins = run_operator(call.node, {**call.full_values(), name: positions, **fill}).long()
     return origins if list(origins.shape) == _static_sizes(call.unknown()) else None
 
 
 def _indices_are_known(call: Call) -> bool:
-    name, _ = _data(call)
-    listed = [i for i in call.args.get("indices", ()) if i is not None]
-    others = [operand for other, operand in call.tensors() if other != name]
-    return all(index.is_constant and index.is_static for index in [*listed, *others])
+    _, data = _data(call)
+    return all(index.is_constant and index.is_static for index in call.operands() if index is not data)
 
 
 def _move(call: Call) -> TeSA | None:
