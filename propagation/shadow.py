@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from sparta.tesa.errors import CaptureError, MaskError
-from sparta.tesa.naming import NNI_WRAPPER, module_tensors, named_tensors, storage_key, unwrap, walk
+from sparta.tesa.naming import module_tensors, named_tensors, storage_key, unwrap, walk, wrapper_of
 
 
 def masked(model: nn.Module, replacements: Mapping[str, Tensor] | None = None) -> nn.Module:
@@ -96,7 +96,7 @@ class _Cloner:
     def _fill(self, clone: nn.Module, module: nn.Module) -> None:
         state = dict(module.__dict__)
         parameters, buffers = module_tensors(module)
-        wrapper = module._modules.get(NNI_WRAPPER)
+        wrapper = wrapper_of(module)
         if wrapper is not None:
             state["_modules"] = {name: child for name, child in module._modules.items() if child is not wrapper}
             state["forward"] = wrapper.__dict__.get("module_forward")

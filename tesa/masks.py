@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from sparta.tesa.errors import MaskError
 from sparta.tesa.io import load_masks
-from sparta.tesa.naming import NNI_WRAPPER, alias_table, named_tensors, unwrap, walk
+from sparta.tesa.naming import NNI_WRAPPER, alias_table, named_tensors, unwrap, walk, wrapper_of
 
 Masks = Mapping[str, Any] | str | os.PathLike[str] | None
 """``{module: {"weight": mask}}``, ``{"module.weight": mask}``, a path of a file with either, or None."""
@@ -101,7 +101,7 @@ def _wrapper_masks(model: nn.Module) -> dict[str, dict[str, Tensor]]:
             if (mask := wrapper._buffers.get(f"{target}_mask")) is not None
         }
         for name, module in walk(unwrap(model))
-        if (wrapper := module._modules.get(NNI_WRAPPER)) is not None
+        if (wrapper := wrapper_of(module)) is not None
     }
 
 

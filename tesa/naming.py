@@ -21,12 +21,18 @@ def unwrap(model: nn.Module) -> nn.Module:
     True
     """
     while True:
-        inner = model._modules.get("_orig_mod")
+        inner = getattr(model, "_orig_mod", None)
         if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
             inner = model.module
-        if inner is None:
+        if not isinstance(inner, nn.Module):
             return model
         model = inner
+
+
+def wrapper_of(module: nn.Module) -> nn.Module | None:
+    """The NNI wrapper of a module, if it has one."""
+    wrapper = getattr(module, NNI_WRAPPER, None)
+    return wrapper if isinstance(wrapper, nn.Module) else None
 
 
 def module_tensors(module: nn.Module) -> tuple[dict[str, nn.Parameter | None], dict[str, Tensor | None]]:
@@ -35,7 +41,7 @@ def module_tensors(module: nn.Module) -> tuple[dict[str, nn.Parameter | None], d
     NNI moves a parameter to ``module._nni_wrapper`` and leaves a scratch buffer of the same name behind.
     """
     parameters, buffers = dict(module._parameters), dict(module._buffers)
-    wrapper = module._modules.get(NNI_WRAPPER)
+    wrapper = wrapper_of(module)
     if wrapper is not None:
         for name, parameter in wrapper._parameters.items():
             if name in buffers:
