@@ -140,5 +140,7 @@ class Sell(Format):
 
 def _sorted_within(rows: Tensor, lanes: int, window: int) -> bool:
     """Whether `rows` permutes 0, 1, ... ``lanes - 1`` without leaving windows of `window`."""
+    if rows.numel() != lanes:
+        return False
     whole = torch.arange(lanes)
     return torch.equal(rows.sort().values, whole) and torch.equal(rows // window, whole // window)

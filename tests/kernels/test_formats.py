@@ -163,13 +163,19 @@ def test_hostile_components_are_refused(name: str, change: Change, problem: str)
 def test_zeros_in_a_file_are_accepted(name: str, parameters: dict[str, Any]) -> None:
     stored = find_format(name).from_dense(torch.ones(8, 6), **parameters)
     components = stored.components() | {"values": torch.zeros_like(stored.values)}
-    assert torch.equal(stored.from_components((8, 6), components, parameters).to_dense(), torch.zeros(8, 6))
+    assert torch.equal(stored.from_components((8, 6), components, stored.parameters()).to_dense(), torch.zeros(8, 6))
 
 
 @pytest.mark.parametrize("shape", [(8,), (8, 0), (-8, 6), (8, 2**40), (8.0, 6), (True, 6), "86", None])
 def test_hostile_shapes_are_refused(shape: Any) -> None:
     with pytest.raises(FormatError, match="two sizes"):
         Dense.from_components(shape, {"values": torch.ones(8, 6)}, {})
+
+
+def test_a_hostile_shape_costs_no_memory() -> None:
+    stored = Sell.from_dense(torch.ones(8, 6), height=4, window=4)
+    with pytest.raises(FormatError, match="'row_indices'"):
+        Sell.from_components((2**31 - 1, 6), stored.components(), stored.parameters())
 
 
 @pytest.mark.parametrize("block", [None, 4, (4,), (0, 4), (-1, 4), (2.0, 2), "ab", (1, 2, 3)])
