@@ -65,8 +65,9 @@ VOID, I1, I8, I16, I32, I64, F32, PTR = (Type(name) for name in _SCALAR_BYTES)
 
 def _literal(type: Type, number: Number) -> str:
     """Text of a constant; floats are spelled in hexadecimal, exactly, as LLVM wants them."""
-    text = str(int(number))
-    if type.is_float:
+    if not type.is_float:
+        text = str(int(number))
+    else:
         single = struct.unpack("<f", struct.pack("<f", number))[0]
         text = f"0x{struct.unpack('<Q', struct.pack('<d', single))[0]:016X}"
     if type.lanes:

@@ -12,6 +12,7 @@ import llvmlite
 import llvmlite.binding as llvm
 
 from sparta.kernels.codegen.cache import default_cache
+from sparta.kernels.codegen.ir import Module
 from sparta.tesa.errors import KernelCompileError
 
 _LOCK = threading.Lock()
@@ -129,7 +130,7 @@ def _load(code: bytes, entry: str, symbols: Mapping[str, int]) -> Native:
     return Native(library[entry], library)
 
 
-def load(ir: str, entry: str, symbols: Mapping[str, int] | None = None) -> Native:
+def load(ir: Module | str, entry: str, symbols: Mapping[str, int] | None = None) -> Native:
     """The function `entry` of an IR module, compiled for the host or taken from the disk cache.
 
     Parameters
@@ -142,10 +143,10 @@ def load(ir: str, entry: str, symbols: Mapping[str, int] | None = None) -> Nativ
     KernelCompileError
         If LLVM rejects the module or the code cannot be mapped as executable.
     """
-    cache = default_cache()
-    key = f"{host_target().key}\n{ir}"
+    cache, text = default_cache(), str(ir)
+    key = f"{host_target().key}\n{text}"
     code = cache.load(key)
     if code is None:
-        code = emit_object(ir)
+        code = emit_object(text)
         cache.store(key, code)
     return _load(code, entry, symbols or {})

@@ -187,7 +187,7 @@ Launch = Callable[[bytes, int], None]
 @functools.cache
 def _launcher(*, parallel: bool) -> Launch:
     runtime = openmp() if parallel else None
-    native = load(str(launcher_module(openmp=runtime is not None)), "launch", runtime.symbols if runtime else {})
+    native = load(launcher_module(openmp=runtime is not None), "launch", runtime.symbols if runtime else {})
     _KEPT.append(native)
     launch: Launch = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(native.address)
     return launch

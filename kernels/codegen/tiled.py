@@ -71,7 +71,7 @@ class Tiled:
         """The kernel, compiled or taken from the cache."""
         module, entry = tile_module(tiling, *pieces)
         limit = max(ROW_STEP, machine.l2 // 2 // (tiling.widths[0].tokens * 4))
-        return cls(load(str(module), entry), tiling, weight, limit)
+        return cls(load(module, entry), tiling, weight, limit)
 
     def __call__(self, arguments: tuple[int, ...], *, images: int, tokens: int, threads: int) -> None:
         """Run all tiles of `images` times `tokens`; `arguments` are the kernel's, up to the table of jobs."""

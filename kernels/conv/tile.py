@@ -92,7 +92,7 @@ class _TileConv(Kernel):
 
 def _load_spread(geometry: Geometry, machine: Machine) -> Native:
     module, entry = spread_module(geometry, machine.lanes)
-    return load(str(module), entry)
+    return load(module, entry)
 
 
 @kernel()
