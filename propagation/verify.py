@@ -60,7 +60,7 @@ def garbage_injection(
     """
     generator = torch.Generator().manual_seed(seed)
     expected = _outputs(propagated, args, kwargs, lambda node, tensor: tensor)
-    return _error(expected, _outputs(propagated, args, kwargs, lambda n, t: _garble(propagated, n, t, generator)))
+    return _error(expected, _outputs(propagated, args, kwargs, lambda n, t: _pollute(propagated, n, t, generator)))
 
 
 @torch.no_grad()
@@ -69,6 +69,9 @@ def bisect(
 ) -> tuple[str, ...]:
     """Names of the nodes whose attribute is wrong: overwriting that node alone moves the outputs.
 
+    Facts are checked on the untouched program; needs on the program whose known elements all have their value, which
+    is what needs rely on.
+
     Parameters
     ----------
     propagated, args, kwargs, seed
@@ -76,12 +79,20 @@ def bisect(
     tolerance
         Relative error that counts as moved.
     """
-    expected = _outputs(propagated, args, kwargs, lambda node, tensor: tensor)
+
+    def outputs(corrupt: Corrupt) -> list[Tensor]:
+        return _outputs(propagated, args, kwargs, corrupt)
+
+    def settle(node: fx.Node, tensor: Tensor) -> Tensor:
+        return _settle(propagated, node, tensor)
+
+    plain, settled = outputs(lambda node, tensor: tensor), outputs(settle)
 
     def error_of(suspect: fx.Node) -> float:
         generator = torch.Generator().manual_seed(seed)
-        corrupt: Corrupt = lambda n, t: _garble(propagated, n, t, generator) if n is suspect else t  # noqa: E731
-        return _error(expected, _outputs(propagated, args, kwargs, corrupt))
+        facts = outputs(lambda n, t: settle(n, t) if n is suspect else t)
+        needs = outputs(lambda n, t: _pollute(propagated, n, t, generator) if n is suspect else settle(n, t))
+        return max(_error(plain, facts), _error(settled, needs))
 
     return tuple(node.name for node in propagated.tesa if error_of(node) > tolerance)
 
@@ -96,7 +107,15 @@ def _outputs(
     return [leaf for leaf in _CorruptedRun(propagated, corrupt).run(*placeholders) if isinstance(leaf, Tensor)]
 
 
-def _garble(propagated: Propagated, node: fx.Node, tensor: Tensor, generator: torch.Generator) -> Tensor:
+def _settle(propagated: Propagated, node: fx.Node, tensor: Tensor) -> Tensor:
+    """`tensor` with its known elements replaced by their value."""
+    tesa = propagated.tesa.get(node)
+    if not isinstance(tesa, TeSA):
+        return tensor
+    return torch.where(tesa.known.expand(tensor.shape), tesa.value.expand(tensor.shape), tensor)
+
+
+def _pollute(propagated: Propagated, node: fx.Node, tensor: Tensor, generator: torch.Generator) -> Tensor:
     """`tensor` with its known elements replaced by their value and its unneeded ones by garbage.
 
     Facts about computed tensors hold whatever is unneeded, so they are not overwritten with garbage: a consumer may
@@ -105,10 +124,9 @@ def _garble(propagated: Propagated, node: fx.Node, tensor: Tensor, generator: to
     tesa = propagated.tesa.get(node)
     if not isinstance(tesa, TeSA):
         return tensor
-    known = tesa.known.expand(tensor.shape)
-    result = torch.where(known, tesa.value.expand(tensor.shape), tensor)
     kept = tesa.need if node.op == "placeholder" else tesa.need | tesa.known
-    return torch.where(kept.expand(tensor.shape), result, _garbage_like(tensor, generator))
+    settled = _settle(propagated, node, tensor)
+    return torch.where(kept.expand(tensor.shape), settled, _garbage_like(tensor, generator))
 
 
 def _garbage_like(tensor: Tensor, generator: torch.Generator) -> Tensor:

@@ -1,0 +1,393 @@
+"""A captured graph computes what the model computes in eval mode, and names the model's own tensors."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections import namedtuple
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations, prune
+from torch.utils import _pytree as pytree
+
+from sparta.propagation import Captured, capture, capture_tree, interpret, masked, mismatch
+from sparta.tesa import CaptureError, InputError
+from tests.propagation.fake_nni import wrap
+
+
+def calls(captured: Captured) -> list[str]:
+    """The operators of the graph in order."""
+    return [str(node.target) for node in captured.graph.nodes if isinstance(node.target, torch._ops.OpOverload)]
+
+
+def grow(tree: Any) -> Any:
+    """The same call with one more sample in the batch."""
+    return pytree.tree_map(lambda x: torch.cat([x, x[:1]]) if isinstance(x, Tensor) and x.dim() else x, tree)
+
+
+def assert_same(model: nn.Module, captured: Captured, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """The graph's result has the structure, the types and the values of the model's."""
+    with torch.no_grad():
+        expected, got = masked(model)(*args, **kwargs), interpret(captured, captured.tensors, *args, **kwargs)
+    assert type(got) is type(expected)
+    assert pytree.tree_structure(got) == pytree.tree_structure(expected)
+    for want, have in zip(pytree.tree_leaves(expected), pytree.tree_leaves(got), strict=True):
+        if isinstance(want, Tensor):
+            assert have.dtype is want.dtype
+            assert torch.allclose(have, want, atol=1e-5)
+        else:
+            assert have == want
+
+
+def check(model: nn.Module, *args: Any, **kwargs: Any) -> Captured:
+    """Capture, compare on the example and on a larger batch, and see that the model stayed in training mode."""
+    model.train()
+    captured = capture(model, args, kwargs)
+    assert all(module.training for module in model.modules())
+    assert_same(model, captured, *captured.example)
+    if any(captured.dynamic):
+        assert_same(model, captured, *grow(captured.example))
+    return captured
+
+
+class Net(nn.Module):
+    """BatchNorm, dropout, a tie, a non-persistent buffer, a constant, in-place code, views, and a dictionary out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
+        self.fc, self.tied = nn.Linear(16, 16), nn.Linear(16, 16)
+        self.tied.weight = self.fc.weight
+        self.register_buffer("scale", torch.rand(16), persistent=False)
+        nn.init.normal_(self.norm.running_mean)
+        nn.init.uniform_(self.norm.running_var, 0.5, 2)
+
+    def forward(self, image: Tensor, *, flag: bool = True, bias: Tensor | None = None) -> dict[str, Any]:
+        hidden = nn.functional.dropout(self.norm(self.conv(image)).relu_(), training=self.training)
+        hidden = hidden.transpose(1, 2).contiguous().view(image.shape[0], -1)
+        with torch.no_grad():
+            fixed = self.fc(hidden) * self.scale
+        out = self.tied(hidden) + torch.tensor([1.0]) if flag else hidden
+        return {"out": out if bias is None else out + bias, "fixed": fixed, "flag": flag, "none": None}
+
+
+def test_names_ties_and_own_tensors() -> None:
+    net = Net()
+    captured = check(net, torch.randn(2, 3, 4, 4))
+    assert captured.aliases["tied.weight"] == captured.aliases["fc.weight"] == "fc.weight"
+    assert captured.aliases.keys() == {*dict(net.state_dict()), "scale"}
+    assert captured.names["p_fc_weight"] == "fc.weight"
+    assert captured.names["b_norm_running_mean"] == "norm.running_mean"
+    assert "tied.weight" not in captured.names.values()
+    assert captured.tensors["p_fc_weight"] is net.fc.weight
+    assert captured.tensors["b_scale"] is net.scale
+    assert captured.tensors.keys() == captured.names.keys()
+    assert captured.user_inputs == ("image",)
+
+
+def test_the_graph_is_functional_and_without_views_and_no_ops() -> None:
+    found = calls(check(Net(), torch.randn(2, 3, 4, 4)))
+    assert "aten.reshape.default" in found
+    assert "aten.relu.default" in found
+    gone = ("view", "clone", "alias", "detach", "contiguous", "lift_fresh_copy", "_assert_tensor_metadata", "dropout")
+    assert not [op for op in found if op.split(".")[1] in gone]
+
+
+def test_modules_of_nodes_have_the_users_names() -> None:
+    captured = capture(Net(), (torch.randn(2, 3, 4, 4),))
+    node = next(node for node in captured.graph.nodes if str(node.target) == "aten.conv2d.default")
+    assert [path for path, _ in node.meta["nn_module_stack"].values()] == ["", "conv"]
+
+
+def test_arguments_by_position_and_keyword_are_one_call() -> None:
+    net, image, bias = Net(), torch.randn(2, 3, 4, 4), torch.randn(16)
+    by_keyword = capture(net, (), {"bias": bias, "image": image, "flag": False})
+    assert by_keyword.user_inputs == ("image", "flag", "bias")
+    assert by_keyword.in_spec == capture(net, (image,), {"flag": False, "bias": bias}).in_spec
+    assert by_keyword.dynamic == ((0,), (), ())
+    assert_same(net, by_keyword, (torch.randn(17, 3, 4, 4),), {"flag": False, "bias": bias})
+
+
+def test_calls_that_do_not_bind_say_so() -> None:
+    with pytest.raises(InputError, match="missing a required argument: 'image'"):
+        capture(Net(), ())
+    captured = capture(Net(), (torch.randn(2, 3, 4, 4),))
+    with pytest.raises(InputError, match="structure"):
+        interpret(captured, captured.tensors, torch.randn(2, 3, 4, 4), flag=True)
+
+
+@dataclasses.dataclass
+class Result:
+    """An output class that torch does not know."""
+
+    y: Tensor
+    count: int
+
+
+Pair = namedtuple("Pair", ["first", "second"])
+
+
+class Returns(nn.Module):
+    """Returns what a function makes of its argument."""
+
+    def __init__(self, make: Any) -> None:
+        super().__init__()
+        self.make = make
+
+    def forward(self, x: Tensor) -> Any:
+        return self.make(x * 2)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda y: y,
+        lambda y: [y, (y + 1, None)],
+        lambda y: {"a": y, "b": {"c": 3}},
+        lambda y: Pair(y, y - 1),
+        lambda y: Result(y, 3),
+    ],
+)
+def test_any_structure_of_results(make: Any) -> None:
+    check(Returns(make), torch.randn(3, 2))
+
+
+def test_any_structure_of_arguments() -> None:
+    class Nested(nn.Module):
+        def forward(self, pair: Any, *rest: Tensor, **named: Tensor) -> Tensor:
+            return pair[0] + pair[1]["x"] + sum(rest) + named["z"]
+
+    x = torch.randn(3, 2)
+    captured = check(Nested(), (x, {"x": x + 1}), x + 2, z=x + 3)
+    assert captured.user_inputs == ("pair_0", "pair_1_x", "rest_0", "named_z")
+
+
+@pytest.mark.parametrize("batch", [1, 2, 17])
+def test_the_batch_is_symbolic_whatever_the_example(batch: int) -> None:
+    net = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
+    captured = check(net, torch.randn(batch, 4))
+    assert captured.dynamic == ((0,),)
+    assert captured.example[0][0].shape[0] == max(batch, 2)
+    for other in (1, 2, 5, 17):
+        assert_same(net, captured, (torch.randn(other, 4),), {})
+
+
+def test_a_static_batch_on_request() -> None:
+    captured = capture(nn.Linear(4, 4), (torch.randn(1, 4),), dynamic_batch=False)
+    assert captured.dynamic == ((),)
+    assert captured.example[0][0].shape == (1, 4)
+    assert mismatch(captured, [torch.randn(2, 4)]) == "input_1 has size 2 in dimension 0, captured 1"
+
+
+def test_a_first_dimension_that_is_no_batch_stays_static() -> None:
+    captured = check(nn.Conv2d(1, 4, 3), torch.randn(1, 8, 8))
+    assert captured.dynamic == ((),)
+    assert captured.example[0][0].shape == (1, 8, 8)
+
+
+class Product(nn.Module):
+    """A batch times a matrix without one."""
+
+    def forward(self, x: Tensor, matrix: Tensor, scale: Tensor) -> Tensor:
+        return x @ matrix * scale
+
+
+@pytest.mark.parametrize("batch", [1, 3, 4])
+def test_tensors_without_the_batch_do_not_break_it(batch: int) -> None:
+    net, matrix, scale = Product(), torch.randn(4, 4), torch.tensor(2.0)
+    captured = capture(net, (torch.randn(batch, 4), matrix, scale))
+    assert captured.dynamic == ((0,), (), ())
+    for other in (batch, 2, 7):
+        assert_same(net, captured, (torch.randn(other, 4), matrix, scale), {})
+
+
+class Halves(nn.Module):
+    """Code that assumes something about the batch."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.view(2, -1, 4).sum(0) if x.shape[0] > 5 else x
+
+
+def test_what_tracing_assumed_about_the_batch_is_checked() -> None:
+    captured = capture(Halves(), (torch.randn(8, 4),))
+    assert mismatch(captured, [torch.randn(10, 4)]) is None
+    for batch in (4, 9):
+        assert "the call breaks" in str(mismatch(captured, [torch.randn(batch, 4)]))
+
+
+@pytest.mark.parametrize(
+    ("leaf", "reason"),
+    [
+        (3, "is a int, captured a tensor"),
+        (torch.randn(2, 4).double(), "is 2-d torch.float64 on cpu"),
+        (torch.randn(2, 4, 1), "is 3-d"),
+        (torch.randn(2, 3), "has size 3 in dimension 1"),
+    ],
+)
+def test_other_calls_are_told_apart(leaf: Any, reason: str) -> None:
+    captured = capture(Returns(lambda y: y), (torch.randn(2, 4),))
+    assert reason in str(mismatch(captured, [leaf]))
+
+
+def test_symbolic_sizes_that_were_equal_must_stay_equal_and_constants_constant() -> None:
+    class Sum(nn.Module):
+        def forward(self, x: Tensor, y: Tensor, flag: bool) -> Tensor:
+            return x + y if flag else x
+
+    captured = capture(Sum(), (torch.randn(3, 2), torch.randn(3, 2), True))
+    assert mismatch(captured, [torch.randn(5, 2), torch.randn(5, 2), True]) is None
+    assert mismatch(captured, [torch.randn(5, 2), torch.randn(4, 2), True]) == "y has size 4 in dimension 0, captured 5"
+    assert mismatch(captured, [torch.randn(5, 2), torch.randn(5, 2), False]) == "flag is False, captured True"
+
+
+def weight_normed() -> nn.Module:
+    """A linear with the old, hook-based weight norm."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        return nn.utils.weight_norm(nn.Linear(4, 4))
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: prune.l1_unstructured(nn.Linear(4, 4), "weight", 0.5),
+        lambda: parametrizations.weight_norm(nn.Linear(4, 4)),
+        weight_normed,
+        lambda: nn.TransformerEncoderLayer(4, 2, 8, batch_first=True),
+        lambda: nn.LSTM(4, 4, batch_first=True),
+        lambda: nn.Linear(4, 4).to(torch.bfloat16),
+        lambda: nn.Linear(4, 4).double(),
+    ],
+)
+def test_kinds_of_models(build: Any) -> None:
+    net = build()
+    check(net, torch.randn(2, 3, 4, dtype=next(net.parameters()).dtype))
+
+
+def test_wrapped_models_are_seen_through() -> None:
+    net, x = nn.Sequential(nn.Linear(4, 4)), torch.randn(2, 4)
+    plain = capture(net, (x,))
+    compiled = capture(torch.compile(net, backend="eager"), (x,))
+    weight = net[0].weight
+    wrap(net[0], torch.zeros(4, 4))
+    wrapped = capture(net, (x,))
+    assert plain.names == compiled.names == wrapped.names
+    assert compiled.tensors["p_0_weight"] is plain.tensors["p_0_weight"] is wrapped.tensors["p_0_weight"] is weight
+    assert hasattr(net[0], "_nni_wrapper")
+
+
+def test_a_result_that_is_an_argument_is_copied_where_the_model_copies() -> None:
+    captured = capture(Returns(lambda y: y.detach().clone()), (torch.randn(2, 2),))
+    assert calls(captured)[-1] == "aten.clone.default"
+
+
+def test_stride_sensitive_graphs_keep_their_copies() -> None:
+    captured = check(Returns(lambda y: y.t().contiguous().as_strided((2,), (1,)) + 1), torch.randn(3, 2))
+    assert "aten.clone.default" in calls(captured)
+
+
+class Branch(nn.Module):
+    """A real data-dependent branch around parts that are graphs; one part counts its calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+        self.taken, self.other, self.again = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+        self.counting = Counting()
+        self.shared = self.taken
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.body(x)
+        y = self.taken(y) if float(y.sum()) > -1e9 else self.other(y)
+        return self.counting(self.shared(y)) + self.again(y) + self.again(y[None])[0]
+
+
+class Counting(nn.Module):
+    """Changes a buffer in every call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+        self.register_buffer("count", torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.count += 1
+        return self.inner(x)
+
+
+def test_data_dependent_code_is_explained_shortly(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(CaptureError) as error:
+        capture(Branch(), (torch.randn(3, 4),))
+    message = str(error.value)
+    assert "cannot capture Branch at " in message
+    assert "in forward" in message
+    assert "Fix: " in message
+    assert len(message) < 700
+    assert capfd.readouterr() == ("", "")
+
+
+def test_state_that_changes_is_refused_and_restored() -> None:
+    net = Counting()
+    with pytest.raises(CaptureError, match=r"changes count in place"):
+        capture(net, (torch.randn(3, 4),))
+    assert net.count == 0
+    with pytest.raises(CaptureError, match="changes an argument in place"):
+        capture(InPlace(), (torch.randn(3, 4),))
+
+
+class InPlace(nn.Module):
+    """Writes to its argument."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.add_(1)
+
+
+def test_module_wise_capture_keeps_the_largest_regions() -> None:
+    net = Branch()
+    regions = capture_tree(net, (torch.randn(3, 4),))
+    assert regions.keys() == {"body", "taken", "counting.inner"}
+    assert regions["body"].names["p_0_weight"] == "0.weight"
+    assert regions["body"].tensors["p_0_weight"] is net.body[0].weight
+    assert net.counting.count == 0
+    assert net.training
+    assert not net.body._forward_pre_hooks
+    assert_same(net.body, regions["body"], (torch.randn(9, 4),), {})
+
+
+def test_module_wise_capture_reports_a_failing_example() -> None:
+    with pytest.raises(CaptureError, match="cannot capture Branch"):
+        capture_tree(Branch(), (torch.randn(3, 5),))
+
+
+@pytest.fixture(scope="module")
+def gpt2() -> nn.Module:
+    """A tiny language model with a cache."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        transformers = pytest.importorskip("transformers")
+        config = transformers.GPT2Config(
+            n_layer=2, n_head=2, n_embd=8, vocab_size=20, n_positions=16, bos_token_id=0, eos_token_id=0
+        )
+        model: nn.Module = transformers.GPT2LMHeadModel(config)
+    return model
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("batch", [1, 2])
+def test_caches_come_and_go(gpt2: nn.Module, batch: int) -> None:
+    ids = torch.randint(0, 20, (batch, 5), generator=torch.Generator().manual_seed(0))
+    first = capture(gpt2, (), {"input_ids": ids})
+    assert first.aliases["lm_head.weight"] == first.aliases["transformer.wte.weight"]
+    assert first.tensors["p_transformer_wte_weight"] is gpt2.lm_head.weight
+    prompt = interpret(first, first.tensors, ids)
+    assert torch.allclose(prompt.logits, masked(gpt2)(ids).logits, atol=1e-5)
+    second = capture(gpt2, (), {"input_ids": ids[:, :1], "cache": prompt.cache})
+    assert second.user_inputs[1] == "cache_key_cache_0"
+    assert all(dims == (0,) for dims in second.dynamic)
+    step = interpret(second, second.tensors, ids[:, :1], prompt.cache)
+    whole = masked(gpt2)(torch.cat([ids, ids[:, :1]], 1))
+    assert torch.allclose(step.logits[:, -1], whole.logits[:, -1], atol=1e-5)
+    assert type(step.cache) is type(whole.cache)
