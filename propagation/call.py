@@ -124,7 +124,8 @@ class Call:
 
 
 def _map_tensors(change: Callable[[TeSA], Tensor], args: dict[str, Any]) -> dict[str, Any]:
-    return pytree.tree_map(lambda leaf: change(leaf) if isinstance(leaf, TeSA) else leaf, args)
+    changed: dict[str, Any] = pytree.tree_map(lambda leaf: change(leaf) if isinstance(leaf, TeSA) else leaf, args)
+    return changed
 
 
 def run_operator(node: fx.Node, args: Mapping[str, Any]) -> Any:
