@@ -108,7 +108,11 @@ def interpret(captured: Captured, weights: Mapping[str, Tensor], *args: Any, **k
 def _refuse_mutation(program: ExportedProgram, model: str) -> None:
     """Raise where the graph writes to a buffer, a parameter or an argument."""
     specs = program.graph_signature.output_specs
-    changed = [_outer(spec.target or "an argument") for spec in specs if spec.kind.name.endswith("MUTATION")]
+    changed = [
+        "an argument" if spec.kind.name == "USER_INPUT_MUTATION" else _outer(spec.target or "")
+        for spec in specs
+        if spec.kind.name.endswith("MUTATION")
+    ]
     if changed:
         msg = f"{model}.forward changes {', '.join(changed)} in place; return the new value, or capture its submodules"
         raise CaptureError(msg)
@@ -160,19 +164,20 @@ def _detach(program: ExportedProgram) -> tuple[fx.Graph, nn.Module]:
 
 
 def _outer_stack(stack: Mapping[str, tuple[str, Any]]) -> dict[str, tuple[str, Any]]:
-    """The stack of modules a node comes from, without the flat wrapper around the user's model."""
-    return {key: (_outer(path), cls) for key, (path, cls) in stack.items() if path}
+    """The stack of modules a node comes from, without the flat wrapper and the marks of the tracer."""
+    return {key: (_outer(path), cls) for key, (path, cls) in stack.items() if path.split(".")[0] == INNER}
 
 
 def _argument_names(exported: Exported, forward: Signature) -> list[str]:
     """Names like ``x`` or ``cache_key_cache_0`` for the leaves of the call."""
     args, kwargs = exported.call
-    bound = forward.bind(*args, **kwargs).arguments
-    leaves, _ = pytree.tree_flatten_with_path(dict(bound))
-    return [
-        "_".join(str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", "")))) for key in path)
-        for path, _ in leaves
-    ]
+    leaves, _ = pytree.tree_flatten_with_path(dict(forward.bind(*args, **kwargs).arguments))
+    return ["_".join(map(_key_text, path)) for path, _ in leaves]
+
+
+def _key_text(key: Any) -> str:
+    """One step of a path through a pytree: a dictionary key, an index, or an attribute."""
+    return str(next(getattr(key, kind) for kind in ("key", "idx", "name") if hasattr(key, kind)))
 
 
 def _rename(nodes: Iterable[fx.Node], names: Iterable[str]) -> None:
