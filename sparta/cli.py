@@ -90,9 +90,7 @@ def optimize(
     from sparta.reporting.layout import layout
 
     _use_threads(threads)
-    fast = exported.optimize_file(model, masks, threads=threads)
-    fast.save(output)
-    report = fast.report()
+    report = exported.optimize_file(model, masks, output, threads=threads)
     _show(layout(report), report.to_json(), json=json, quiet=quiet)
 
 

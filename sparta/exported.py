@@ -16,9 +16,12 @@ from torch.utils import _pytree as pytree
 import sparta
 from sparta.reporting.document import Document
 from sparta.reporting.layout import latency_text
+from sparta.runtime.reference import masked_model
 from sparta.tesa.errors import FormatError
-from sparta.tesa.masks import normalize_masks
 from sparta.transformation.measure import measure
+
+TOLERANCE = 1e-4
+"""Largest difference, relative to the largest element of a result, that counts as rounding."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,13 +52,26 @@ def load_program(path: Path) -> Saved:
         message = f"{path} was saved without example inputs; export the model again with torch.export.export"
         raise FormatError(message)
     args, kwargs = program.example_inputs
-    return Saved(program, program.module(), args, kwargs)
+    return Saved(program, _module(program), args, kwargs)
 
 
-def optimize_file(path: Path, masks: Path | None, *, threads: int | None = None) -> sparta.OptimizedModule:
-    """The program of `path`, masked and optimized for its example inputs."""
+def _module(program: ExportedProgram) -> nn.Module:
+    """What `program` runs as, without the methods that forbid eval(): its operators have no modes left to switch."""
+    module = program.module()
+    for name in ("train", "eval"):
+        vars(module).pop(name, None)
+    return module
+
+
+def optimize_file(path: Path, masks: Path | None, output: Path, *, threads: int | None = None) -> sparta.Report:
+    """The report on the program of `path`, masked, optimized for its example inputs, and saved to `output`."""
+    if not output.parent.is_dir():  # said now, not after the work
+        message = f"cannot write {output}: there is no directory {output.parent}"
+        raise FileNotFoundError(message)
     saved = load_program(path)
-    return sparta.optimize(saved.module, masks, saved.args, saved.kwargs, threads=threads)
+    fast = sparta.optimize(saved.module, masks, saved.args, saved.kwargs, threads=threads)
+    fast.save(output)
+    return fast.report()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +96,10 @@ class Comparison:
         return self.error <= TOLERANCE
 
 
-TOLERANCE = 1e-4
-
-
 def bench_file(optimized: Path, dense: Path, masks: Path | None) -> Comparison:
     """How the model saved in `optimized` compares with the program in `dense` under the same masks."""
     fast, saved = sparta.load(optimized), load_program(dense)
-    reference = _masked(saved.module, masks)
+    reference = masked_model(saved.module, masks)
     with torch.no_grad():
         expected, got = reference(*saved.args, **saved.kwargs), fast(*saved.args, **saved.kwargs)
         runs = {
@@ -95,15 +108,6 @@ def bench_file(optimized: Path, dense: Path, masks: Path | None) -> Comparison:
         }
         seconds = measure(runs, budget=2.0, rounds=(20, 1000))
     return Comparison(1e3 * seconds["dense"], 1e3 * seconds["optimized"], _difference(expected, got))
-
-
-@torch.no_grad()
-def _masked(module: nn.Module, masks: Path | None) -> nn.Module:
-    """`module` itself, which is ours alone, with the masks multiplied in."""
-    named = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers(remove_duplicate=False))
-    for name, mask in normalize_masks(masks, module).items():
-        named[name].masked_fill_(~mask, 0)
-    return module
 
 
 def _difference(expected: Any, got: Any) -> float:

@@ -13,6 +13,7 @@ from torch import Tensor
 from sparta.kernels import Compiled, Format, Kernel, find, find_format, host_machine
 from sparta.kernels.conv.dense import conv_weight
 from sparta.kernels.problem import Conv, Linear, Problem
+from sparta.kernels.table import kernel_names
 from sparta.tesa.errors import FormatError
 from sparta.transformation.choose import DENSE, Weight, build, choose, dense_kernel, run_typed
 from sparta.transformation.plan import Plan, bucket_of
@@ -105,7 +106,9 @@ def _typed(run: Compiled) -> Compiled:
     return partial(run_typed, run)
 
 
-_EXECUTORS: dict[tuple[int, str], tuple[weakref.ref[Tensor], Executor]] = {}
+_Table = dict[tuple[int, str], tuple[weakref.ref[Tensor], Executor]]
+
+_EXECUTORS: _Table = {}
 
 
 def executor_for(components: Sequence[Tensor], plan: str) -> Executor:
@@ -125,9 +128,13 @@ def executor_for(components: Sequence[Tensor], plan: str) -> Executor:
     if found is not None and found[0]() is values and found[1].version == _version(values):
         return found[1]
     executor = _make(components, plan, values)
-    reference = weakref.ref(values, lambda _: _EXECUTORS.pop(key, None))
-    _EXECUTORS[key] = reference, executor
+    _EXECUTORS[key] = weakref.ref(values, partial(_forget, key, _EXECUTORS)), executor
     return executor
+
+
+def _forget(key: tuple[int, str], table: _Table, _: object) -> None:
+    """Drop the executor of a tensor that died; the table is passed in, as globals may be gone at exit."""
+    table.pop(key, None)
 
 
 def _version(tensor: Tensor) -> int:
@@ -136,6 +143,10 @@ def _version(tensor: Tensor) -> int:
 
 def _make(components: Sequence[Tensor], text: str, values: Tensor) -> Executor:
     plan = Plan.loads(text)
+    unknown = [name for name in plan.kernels.values() if name not in kernel_names()]
+    if unknown:
+        message = f"the plan names unknown kernels {unknown}; known: {', '.join(kernel_names())}"
+        raise FormatError(message)
     names = tuple(find_format(plan.format).layout)
     if len(names) != len(components):
         message = f"format {plan.format!r} has components {names}, got {len(components)} tensors"

@@ -172,11 +172,11 @@ def decode_target(name: object) -> Callable[..., Any]:
         message = f"the file names the operator {name[:80]!r}, which is not in the table of known operators"
         raise FormatError(message)
     namespace, _, short = packet.partition(".")
-    try:
-        return getattr(getattr(getattr(torch.ops, namespace), short), overload)  # type: ignore[no-any-return]
-    except (AttributeError, RuntimeError) as error:
-        message = f"this version of PyTorch has no operator {name!r}"
-        raise FormatError(message) from error
+    found = getattr(getattr(getattr(torch.ops, namespace), short, None), overload, None)
+    if not isinstance(found, torch._ops.OpOverload) or found._schema.is_mutable:
+        message = f"this version of PyTorch has no functional operator {name!r}"
+        raise FormatError(message)
+    return found
 
 
 def encode_graph(graph: fx.Graph) -> list[dict[str, Any]]:

@@ -61,6 +61,8 @@ class OptimizedModule(nn.Module):
         self._dynamic_batch = dynamic_batch
         self._signature = signature or inspect.signature(_required(reference).forward)
         self.training = False
+        if reference is not None:
+            self._own(reference)
 
     def _hold(self, reference: nn.Module | None) -> None:
         # Not through nn.Module: as a submodule, state_dict() would list the dense weights beside the sparse ones.
@@ -99,7 +101,7 @@ class OptimizedModule(nn.Module):
             program = self._compile(self._reference, call, self._dynamic_batch)
             if not program.accepts(leaves, spec):
                 program = self._compile(self._reference, call, False)
-            self._programs[max(self._programs, default=-1) + 1] = program
+            self.adopt(program)
             while len(self._programs) > self._max_shapes:
                 dropped, _ = self._programs.popitem(last=False)
                 log.info("dropped compiled shape %d: more than %d shapes in use", dropped, self._max_shapes)
@@ -120,7 +122,9 @@ class OptimizedModule(nn.Module):
         return tuple(self._programs.values())
 
     def adopt(self, program: Program) -> None:
-        """Add a program made elsewhere, such as one read from a file."""
+        """Add a program; the tensors of the first one become this module's."""
+        if not self._programs:
+            self._own(program.module)
         self._programs[max(self._programs, default=-1) + 1] = program
 
     def report(self) -> Report:
@@ -172,15 +176,10 @@ class OptimizedModule(nn.Module):
             raise SpartaError(message)
         return self
 
-    def _tensors(self) -> nn.Module:
-        """The module that owns the tensors: the first program, or the masked dense model before the first call."""
-        if self._programs:
-            return self._first().module
-        return _required(self._reference)
-
-    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """The tensors of the first program under the model's names."""
-        return self._tensors().state_dict(*args, **kwargs)
+    def _own(self, module: nn.Module) -> None:
+        """Show the tensors of `module` as this module's own, under the same names: the very same dictionaries."""
+        for name in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
+            self.__dict__[name] = module.__dict__[name]
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Copy tensors into the first program; kernels are packed again at the next call.
@@ -191,22 +190,10 @@ class OptimizedModule(nn.Module):
             If names or shapes differ, as for the state of a model pruned in another way.
         """
         try:
-            return self._tensors().load_state_dict(state_dict, strict=strict, assign=assign)
+            return super().load_state_dict(state_dict, strict=strict, assign=assign)
         except RuntimeError as error:
             message = f"{error}\nThis is not the state of a model optimized with the same masks; see OptimizedModule.save."
             raise SpartaError(message) from error
-
-    def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
-        """No parameters: everything is a buffer, nothing can be trained."""
-        return iter(())
-
-    def named_buffers(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, Tensor]]:
-        """The tensors of the first program under the model's names."""
-        return self._tensors().named_buffers(*args, **kwargs)
-
-    def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
-        """The tensors of the first program."""
-        return self._tensors().buffers(recurse)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> OptimizedModule:
         """Convert the dense weights and compile again at the next call (`.half()`, `.to(...)`, `.double()`)."""
@@ -222,6 +209,7 @@ class OptimizedModule(nn.Module):
             return self
         self._hold(masked(self._reference, converted))
         self._programs.clear()
+        self._own(_required(self._reference))
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> OptimizedModule:

@@ -30,7 +30,7 @@ def transform(folded: Folded, settings: Settings | None = None) -> Planned:
     settings = settings or Settings()
     captured = folded.propagated.annotated.captured
     facts = observe(folded.module, pytree.tree_leaves(captured.example))
-    sites = find_sites(folded.module, facts)
+    sites = find_sites(folded, facts)
     return Planned(folded, tuple(_decide(site, weight_of(folded, site), settings) for site in sites))
 
 

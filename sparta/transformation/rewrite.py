@@ -93,7 +93,7 @@ class _Builder:
         y.meta.update(last.meta)
         self._operator(y).meta["site"] = site.last.name
         last.replace_all_uses_with(y)
-        self.graph.eliminate_dead_code()
+        self.copies[site.last] = y
 
     @staticmethod
     def _operator(result: fx.Node) -> fx.Node:
@@ -126,6 +126,7 @@ class _Builder:
 
     def finish(self) -> fx.GraphModule:
         """The module over a fresh root that holds exactly the tensors the graph still reads."""
+        self.graph.eliminate_dead_code()
         root = nn.Module()
         for node in self.graph.nodes:
             if node.op != "get_attr":

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, fx
 
 from sparta.kernels.problem import Activation, Conv, Epilogue, Linear, Problem
+from sparta.propagation.stages import Folded
 from sparta.transformation.plan import Site
 
 aten = torch.ops.aten
@@ -59,17 +60,17 @@ def observe(module: fx.GraphModule, inputs: Sequence[Any]) -> Facts:
     return observer.facts
 
 
-def find_sites(module: fx.GraphModule, facts: Facts) -> tuple[Site, ...]:
+def find_sites(folded: Folded, facts: Facts) -> tuple[Site, ...]:
     """Every linear and convolution with a constant floating-point weight, with its epilogue, in graph order."""
-    return tuple(_sites(module, facts))
+    return tuple(_sites(folded, facts))
 
 
-def _sites(module: fx.GraphModule, facts: Facts) -> Iterator[Site]:
-    for node in module.graph.nodes:
+def _sites(folded: Folded, facts: Facts) -> Iterator[Site]:
+    for node in folded.module.graph.nodes:
         read = READERS.get(node.target) if node.op == "call_function" else None
         operands = read(node, facts) if read and node in facts else None
         if operands is not None and facts[operands.weight].dtype in SUPPORTED:
-            yield _fuse(node, operands, facts)
+            yield _fuse(node, operands, facts, folded.names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +161,7 @@ ACTIVATIONS: Mapping[object, Callable[[fx.Node], Activation]] = {
 """Operator -> the activation a kernel epilogue computes for it."""
 
 
-def _fuse(node: fx.Node, operands: _Operands, facts: Facts) -> Site:
+def _fuse(node: fx.Node, operands: _Operands, facts: Facts, names: Mapping[str, str]) -> Site:
     """The site of `node` with a following residual add and activation absorbed, where nobody else reads between."""
     last, residual = _absorb_residual(node, facts)
     last, activation = _absorb_activation(last)
@@ -173,7 +174,7 @@ def _fuse(node: fx.Node, operands: _Operands, facts: Facts) -> Site:
         bias=str(operands.bias.target) if operands.bias is not None else None,
         problem=operands.make(epilogue),
         tokens=operands.tokens,
-        name=str(node.meta.get("module", node.name)),
+        name=names.get(str(operands.weight.target), "").rpartition(".")[0] or str(node.meta.get("module") or node.name),
         op=str(node.target).split(".")[1],
     )
 

@@ -61,7 +61,10 @@ def test_attached_masks() -> None:
 @torch.no_grad()
 def test_masks_by_name() -> None:
     model = Branching().eval()
-    nested = {"first.0": {"weight": MASKS["first.0.weight"], "bias": None}, "second": {"weight": MASKS["second.weight"]}}
+    nested = {
+        "first.0": {"weight": MASKS["first.0.weight"], "bias": None},
+        "second": {"weight": MASKS["second.weight"]},
+    }
     compiled = torch.compile(model, backend=sparta_backend, options={"masks": nested})
     x = torch.randn(4, 32)
     assert relative_error(masked_output(model, MASKS, x), compiled(x)) < 1e-4

@@ -25,6 +25,7 @@ def model_and_masks() -> tuple[nn.Sequential, dict[str, Tensor]]:
     return model, {"0.weight": torch.rand(96, 64) < 0.2, "2.weight": torch.rand(24, 96) < 0.2}
 
 
+@torch.no_grad()
 def reference(model: nn.Sequential, masks: Mapping[str, Tensor], x: Tensor) -> Tensor:
     """The masked dense result."""
     weights = {name: model.get_parameter(name) * mask for name, mask in masks.items()}

@@ -61,22 +61,19 @@ def test_what_cannot_be_said_is_refused(value: object) -> None:
 @pytest.mark.parametrize(
     "name",
     ["os.system", "operator.attrgetter", "aten.from_file.default", "aten.set_.source_Storage", "builtins.eval", "", 3,
-     "aten.relu", "aten.relu.nonsense", "aten.as_strided.default", "aten.relu_.default", "aten.__class__.default"],
+     "aten.relu", "aten.relu.nonsense", "aten.as_strided.default", "aten.relu_.default", "aten.__class__.default",
+     "aten.relu.out", "aten.topk.values"],
 )  # fmt: skip
 def test_targets_outside_the_table_are_refused(name: object) -> None:
     with pytest.raises(FormatError):
         decode_target(name)
 
 
-def test_every_operator_of_the_table_is_functional() -> None:
+def test_the_table_names_operators_that_exist() -> None:
     for name in operator_names():
         namespace, _, short = name.partition(".")
-        packet = getattr(getattr(torch.ops, namespace), short, None)
-        overloads = packet.overloads() if packet is not None else []
-        for overload in overloads:
-            schema = getattr(packet, overload)._schema
-            writes = schema.is_mutable and not overload.endswith("out")
-            assert not writes, f"{name}.{overload} changes its arguments"
+        assert short.startswith("__") or not short.endswith("_"), f"{name} works in place"
+        assert getattr(getattr(torch.ops, namespace), short, None) is not None, f"PyTorch has no {name}"
 
 
 @pytest.mark.parametrize(

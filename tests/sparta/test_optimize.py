@@ -37,9 +37,7 @@ def masked(model: nn.Module, masks: Mapping[str, Tensor]) -> nn.Module:
 
 def random_masks(model: nn.Module, density: float) -> dict[str, Tensor]:
     """Unstructured masks for every weight matrix of the model."""
-    return {
-        name: (torch.rand(p.shape) < density).float() for name, p in model.named_parameters() if p.dim() > 1
-    }
+    return {name: (torch.rand(p.shape) < density).float() for name, p in model.named_parameters() if p.dim() > 1}
 
 
 class ConvNet(nn.Module):
