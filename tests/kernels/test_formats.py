@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -36,6 +36,7 @@ def reloaded(stored: Format) -> Format:
 
 
 @pytest.mark.parametrize(("name", "parameters"), CASES)
+@settings(max_examples=30)
 @given(st.integers(1, 40), st.integers(1, 40), st.sampled_from((0.0, 0.1, 0.5, 1.0)), st.sampled_from(VALUE_DTYPES))
 def test_round_trip(
     name: str, parameters: dict[str, Any], rows: int, columns: int, density: float, dtype: torch.dtype
