@@ -77,9 +77,10 @@ class Call:
         """The attribute of every tensor among the arguments, those in lists included."""
         return (leaf for leaf in pytree.tree_leaves(list(self.args.values())) if isinstance(leaf, TeSA))
 
-    def full_values(self) -> dict[str, Any]:
-        """The arguments with every tensor at its true shape, for operands that are known and static."""
-        return _map_tensors(lambda tesa: tesa.full_value(), dict(self.args))
+    def full_values(self, *, without: str | None = None) -> dict[str, Any]:
+        """The arguments, one of them left out, with every tensor at its true shape: all must be known and static."""
+        kept = {name: arg for name, arg in self.args.items() if name != without}
+        return _map_tensors(lambda tesa: tesa.full_value(), kept)
 
     @property
     def is_symbolic(self) -> bool:

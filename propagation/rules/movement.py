@@ -98,7 +98,7 @@ def _origins(call: Call) -> Tensor | None:
         return None
     positions = torch.arange(1, elements + 1, dtype=torch.float64).reshape(sizes)
     fill = {"value": 0} if "value" in call.args else {}
-    origins = run_operator(call.node, {**call.full_values(), name: positions, **fill}).long()
+    origins = run_operator(call.node, {**call.full_values(without=name), name: positions, **fill}).long()
     return origins if list(origins.shape) == _static_sizes(call.unknown()) else None
 
 
