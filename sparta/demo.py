@@ -46,11 +46,12 @@ class Pruning:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A net of the demo: how to make it, how to train it, and the ways to prune it."""
+    """A net of the demo: how to make it, epochs of training and of tuning after pruning, and the ways to prune it."""
 
     title: str
     make: Callable[[], nn.Module]
     epochs: int
+    tuning: int
     rate: float
     prunings: tuple[Pruning, ...]
 
@@ -60,8 +61,8 @@ _FILTERS = Pruning("50% of the filters", lambda model: filter_masks(model, 0.5))
 _HEADS = Pruning("50% of heads and neurons", lambda model: head_masks(model, 0.5))
 
 SUBJECTS = (
-    Subject("ConvNet", ConvNet, epochs=3, rate=2e-3, prunings=(_FILTERS, _UNSTRUCTURED)),
-    Subject("Transformer", PatchTransformer, epochs=4, rate=1e-3, prunings=(_HEADS, _UNSTRUCTURED)),
+    Subject("ConvNet", ConvNet, epochs=3, tuning=2, rate=2e-3, prunings=(_FILTERS, _UNSTRUCTURED)),
+    Subject("Transformer", PatchTransformer, epochs=4, tuning=1, rate=1e-3, prunings=(_HEADS, _UNSTRUCTURED)),
 )
 """What the demo runs; a row more is a line more in its result."""
 
@@ -102,7 +103,13 @@ class Outcome:
         return self.dense_ms / self.optimized_ms
 
 
-def run(*, batch: int = 8, threads: int | None = None, say: Callable[[str], None] = lambda _: None) -> list[Outcome]:
+def run(
+    *,
+    batch: int = 8,
+    threads: int | None = None,
+    subjects: tuple[Subject, ...] = SUBJECTS,
+    say: Callable[[str], None] = lambda _: None,
+) -> list[Outcome]:
     """The outcome of every pruning of every subject.
 
     Parameters
@@ -111,6 +118,8 @@ def run(*, batch: int = 8, threads: int | None = None, say: Callable[[str], None
         Digits per call when latency is measured.
     threads
         Threads of PyTorch and of the kernels; None leaves PyTorch's setting.
+    subjects
+        What to train, prune and optimize.
     say
         Gets a line about each step as it begins.
     """
@@ -118,7 +127,7 @@ def run(*, batch: int = 8, threads: int | None = None, say: Callable[[str], None
         torch.set_num_threads(threads)
     torch.manual_seed(0)
     digits = load_digits()
-    return [outcome for subject in SUBJECTS for outcome in _try_subject(subject, digits, batch, say)]
+    return [outcome for subject in subjects for outcome in _try_subject(subject, digits, batch, say)]
 
 
 def _try_subject(subject: Subject, digits: Digits, batch: int, say: Callable[[str], None]) -> list[Outcome]:
@@ -132,7 +141,7 @@ def _try_pruning(
 ) -> Outcome:
     say(f"{subject.title}: dropping {pruning.title}, tuning the rest")
     masks = pruning.masks(model)
-    masked = train(copy.deepcopy(model), digits, epochs=1, rate=subject.rate / 2, masks=masks)
+    masked = train(copy.deepcopy(model), digits, epochs=subject.tuning, rate=subject.rate / 2, masks=masks)
     say(f"{subject.title}: optimizing")
     images = digits.test_images[:batch]
     fast = sparta.optimize(masked, masks, example_inputs=(images,))
