@@ -9,9 +9,9 @@ from torch import Tensor, fx
 
 from sparta.propagation.folding import layout as lay
 from sparta.propagation.folding.batchnorm import Tail
-from sparta.propagation.folding.cost import pays
-from sparta.propagation.folding.folder import Folder, known_value
-from sparta.propagation.folding.layout import Kept
+from sparta.propagation.folding.cost import scatter_pays, selection_pays
+from sparta.propagation.folding.folder import Folder
+from sparta.propagation.folding.layout import Kept, known_value
 from sparta.tesa import TeSA
 from sparta.tesa.compressed import any_over
 
@@ -71,7 +71,8 @@ def choose_rows(folder: Folder, result: fx.Node, dim: int, macs_per_row: float) 
         return wanted
     assert wanted is not None
     target = int(lay.count(demanded, folder.tesa(result).shape[dim]))
-    return wanted if pays((target - len(wanted)) * macs_per_row, target) else demanded
+    pays = scatter_pays((target - len(wanted)) * macs_per_row, target, folder.positions(result, dim))
+    return wanted if pays else demanded
 
 
 def choose_columns(folder: Folder, x: fx.Node, dim: int, used: Tensor, macs_per_column: float) -> Kept:
@@ -81,7 +82,7 @@ def choose_columns(folder: Folder, x: fx.Node, dim: int, used: Tensor, macs_per_
     present = lay.membership(current, size)
     chosen = unknown_along(folder.tesa(x), dim) & used & present
     kept = int(chosen.sum())
-    if not pays((int(present.sum()) - kept) * macs_per_column, kept):
+    if not selection_pays((int(present.sum()) - kept) * macs_per_column, kept, folder.positions(x, dim)):
         return current
     if kept == 0:
         chosen[int(present.nonzero()[0])] = True

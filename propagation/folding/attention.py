@@ -9,8 +9,8 @@ from torch import Tensor, fx
 
 from sparta.propagation.folding import layout as lay
 from sparta.propagation.folding.folder import Folder
-from sparta.propagation.folding.layout import Kept
-from sparta.propagation.folding.table import arguments, folds
+from sparta.propagation.folding.layout import Kept, Layout
+from sparta.propagation.folding.table import arguments, folds, pulls
 from sparta.tesa.compressed import any_over
 
 HEAD = 1
@@ -20,15 +20,14 @@ HEAD = 1
 def fold_attention(folder: Folder, node: fx.Node) -> bool:
     """`sdpa(q[:, heads, :, dims], k[:, heads, :, dims], v[:, heads, :, outs], scale=1 / sqrt(D))`."""
     bound = arguments(node)
-    query, key, value = operands = [bound[name] for name in ("query", "key", "value")]
-    shapes = [folder.tesa(operand).shape for operand in operands]
-    if bound["enable_gqa"] or any(len(shape) != 4 or shape[HEAD] != shapes[0][HEAD] for shape in shapes):
+    query, key, value = (bound[name] for name in ("query", "key", "value"))
+    if not _is_plain(folder, node):
         return False
     _, heads, tokens, outs = folder.want(node)
     if bound["is_causal"]:
         tokens = None
     dims = _shared_dims(folder, query, key, heads)
-    width = int(shapes[0][3])
+    width = int(folder.tesa(query).shape[3])
     made = folder.call(
         torch.ops.aten.scaled_dot_product_attention.default,
         folder.get(query, (None, heads, tokens, dims)),
@@ -42,12 +41,37 @@ def fold_attention(folder: Folder, node: fx.Node) -> bool:
     return folder.place(node, made, (None, heads, tokens, outs))
 
 
+@pulls("aten.scaled_dot_product_attention")
+def pull_attention(folder: Folder, operand: fx.Node, user: fx.Node, layout: Layout) -> Layout:
+    """Kept heads, with the dimensions that query and key share, or those that are wanted of the values."""
+    bound = arguments(user)
+    query, key, value = (bound[name] for name in ("query", "key", "value"))
+    if not _is_plain(folder, user) or operand not in (query, key, value):
+        return lay.whole(len(folder.tesa(operand).shape))
+    heads, outs = layout[HEAD], layout[3]
+    dims = _shared_dims(folder, query, key, heads)
+    return (None, heads, None, dims if operand in (query, key) else outs)
+
+
+def _is_plain(folder: Folder, node: fx.Node) -> bool:
+    """Whether queries, keys and values are `[batch, heads, tokens, dims]` with the same heads."""
+    bound = arguments(node)
+    shapes = [folder.tesa(bound[name]).shape for name in ("query", "key", "value")]
+    return not bound["enable_gqa"] and all(len(shape) == 4 and bool(shape[HEAD] == shapes[0][HEAD]) for shape in shapes)
+
+
 def _mask(folder: Folder, mask: fx.Node | None, heads: Kept, tokens: Kept) -> fx.Node | None:
-    if mask is None:
+    if mask is None or _masks_nothing(folder, mask):
         return None
     shape = folder.tesa(mask).shape
     layout = (None, heads, tokens, None)[4 - len(shape) :]
     return folder.get(mask, tuple(None if size == 1 else kept for size, kept in zip(shape, layout, strict=True)))
+
+
+def _masks_nothing(folder: Folder, mask: fx.Node) -> bool:
+    """Whether the mask is known to be True everywhere, or to add zero everywhere."""
+    tesa = folder.tesa(mask)
+    return tesa.is_constant and bool((tesa.value == (tesa.dtype == torch.bool)).all())
 
 
 def _shared_dims(folder: Folder, query: fx.Node, key: fx.Node, heads: Kept) -> Kept:

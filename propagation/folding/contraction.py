@@ -20,8 +20,8 @@ from sparta.propagation.folding.affine import (
     working,
 )
 from sparta.propagation.folding.batchnorm import tail_of
-from sparta.propagation.folding.folder import Folder, known_value
-from sparta.propagation.folding.layout import Kept, Layout
+from sparta.propagation.folding.folder import Folder
+from sparta.propagation.folding.layout import Kept, Layout, known_value
 from sparta.propagation.folding.table import arguments, folds
 from sparta.tesa.compressed import any_over
 
@@ -115,14 +115,21 @@ def _product(folder: Folder, node: fx.Node, left: fx.Node, right: fx.Node) -> bo
         return False
     inner = _inner(folder, left, right)
     batch = folder.want(node)[:-2]
-    height = folder.layout(left)[-2] if folder.placed(left) else folder.want(node)[-2]
-    width = folder.layout(right)[-1] if folder.placed(right) else folder.want(node)[-1]
+    height = _outer(folder, node, left, -2)
+    width = _outer(folder, node, right, -1)
     operands = [
         folder.get(side, (*_batch_layout(shape, batch), *tail))
         for side, shape, tail in zip((left, right), shapes, ((height, inner), (inner, width)), strict=True)
     ]
     batch = tuple(None if _is_single(shapes, dim, rank) else kept for dim, kept in enumerate(batch))
     return folder.place(node, folder.again(node, *operands), (*batch, height, width))
+
+
+def _outer(folder: Folder, node: fx.Node, side: fx.Node, dim: int) -> Kept:
+    """An outer dimension of a product: as its operand has it where that covers what is wanted."""
+    wanted, size = folder.want(node)[dim], folder.tesa(node).shape[dim]
+    covered = folder.placed(side) and lay.contains(folder.layout(side)[dim], wanted, size)
+    return folder.layout(side)[dim] if covered else wanted
 
 
 def _batch_layout(shape: tuple[object, ...], batch: Layout) -> Layout:

@@ -21,9 +21,9 @@ from sparta.propagation.folding.affine import (
     working,
 )
 from sparta.propagation.folding.batchnorm import Tail, tail_of
-from sparta.propagation.folding.cost import pays
-from sparta.propagation.folding.folder import Folder, known_value
-from sparta.propagation.folding.layout import Kept
+from sparta.propagation.folding.cost import selection_pays
+from sparta.propagation.folding.folder import Folder
+from sparta.propagation.folding.layout import Kept, known_value
 from sparta.propagation.folding.table import arguments, folds, operator_name
 from sparta.tesa.compressed import any_over
 
@@ -182,7 +182,9 @@ def _grouped(folder: Folder, conv: Convolution) -> bool:
     wanted = _groups_with(folder.want(tail.result)[CHANNEL], groups, outputs)
     present = _groups_with(folder.layout(conv.x)[CHANNEL], groups, inputs) | wanted
     spared = int(present.sum() - wanted.sum()) * conv.weight[:outputs].numel()
-    chosen = wanted if pays(spared / math.prod(conv.bound["stride"]), int(wanted.sum()) * inputs) else present
+    moved = int(wanted.sum()) * inputs
+    pays = selection_pays(spared / math.prod(conv.bound["stride"]), moved, folder.positions(conv.x, CHANNEL))
+    chosen = wanted if pays else present
     rows = lay.from_membership(chosen.repeat_interleave(outputs))
     columns = lay.from_membership(chosen.repeat_interleave(inputs))
     weight = conv.weight if rows is None else conv.weight.index_select(0, rows)

@@ -9,20 +9,22 @@ from __future__ import annotations
 from torch import fx
 
 from sparta.propagation.folding import layout as lay
-from sparta.propagation.folding.elementwise import is_elementwise, operand_layout
+from sparta.propagation.folding.elementwise import is_elementwise, pull_elementwise
 from sparta.propagation.folding.folder import Folder
 from sparta.propagation.folding.layout import Layout
+from sparta.propagation.folding.table import PULLS, operator_name
 
 
 def demands(folder: Folder) -> dict[fx.Node, Layout]:
-    """Live node -> the union of what is wanted of it and of what its elementwise users will be laid out as."""
+    """Live node -> the union of what is wanted of it and of the layouts that its users will take it in."""
     found: dict[fx.Node, Layout] = {}
     for node in reversed(folder.captured.graph.nodes):
         if folder.is_tensor(node) and folder.is_live(node):
             layout = folder.want(node)
             for user in node.users:
-                if user in found and is_elementwise(user):
-                    layout = _union(folder, node, layout, operand_layout(folder, node, found[user]))
+                pull = pull_elementwise if is_elementwise(user) else PULLS.get(operator_name(user))
+                if user in found and pull is not None:
+                    layout = _union(folder, node, layout, pull(folder, node, user, found[user]))
             found[node] = layout
     return found
 

@@ -52,6 +52,11 @@ def operand_layout(folder: Folder, operand: fx.Node, layout: Layout) -> Layout:
     )
 
 
+def pull_elementwise(folder: Folder, operand: fx.Node, user: fx.Node, layout: Layout) -> Layout:
+    """Elementwise operators take their operands in the layout of their result."""
+    return operand_layout(folder, operand, layout)
+
+
 def result_layout(folder: Folder, node: fx.Node) -> Layout:
     """The cheapest layout: the wanted indices, or more where that spares an operand its relayout."""
     shape = folder.tesa(node).shape

@@ -11,11 +11,12 @@ from torch import Tensor, fx
 
 from sparta.propagation.folding import layout as lay
 from sparta.propagation.folding.constants import Constants
-from sparta.propagation.folding.layout import Kept, Layout
+from sparta.propagation.folding.layout import Kept, Layout, known_value
+from sparta.propagation.folding.relayout import relayout
 from sparta.propagation.folding.sizes import Sizes
 from sparta.propagation.stages import Propagated
 from sparta.tesa import TeSA
-from sparta.tesa.compressed import Size, any_over, anywhere, size_of
+from sparta.tesa.compressed import Shape, Size, any_over, anywhere, size_of
 
 aten = torch.ops.aten
 
@@ -63,6 +64,11 @@ class Folder:
         """Whether anything of the node must be computed."""
         return not self.is_tensor(node) or anywhere(self.tesa(node).live)
 
+    def positions(self, node: fx.Node, dim: int) -> int:
+        """How many places along the other dimensions a node has in the example that was captured."""
+        value = node.meta["val"]
+        return math.prod(_example(size) for other, size in enumerate(value.shape) if other != dim)
+
     def want(self, node: fx.Node) -> Layout:
         """The smallest layout: indices with an element that is both needed and unknown."""
         if node not in self._wanted:
@@ -101,6 +107,8 @@ class Folder:
         if layout is not None or self.is_tensor(node):
             shape = self.tesa(node).shape
             kept = layout if layout is not None else lay.whole(len(shape))
+            covers = map(lay.contains, kept, self.want(node), shape)
+            assert all(covers), f"{node} is placed without all that is wanted of it"
             self._layouts[node] = tuple(map(lay.simplify, kept, shape))
         self._placed[node] = made
         self.stand_for(made, node)
@@ -144,10 +152,10 @@ class Folder:
             return self.constant(node, layout)
         key = (node, lay.digest(layout))
         if key not in self._relayouts:
-            self._relayouts[key] = self._relayout(node, layout)
+            self._relayouts[key] = relayout(self, node, self._placed[node], self._layouts[node], layout)
         return self._relayouts[key]
 
-    def physical(self, node: fx.Node, layout: Layout) -> list[Size]:
+    def physical(self, node: fx.Node, layout: Layout) -> Shape:
         """The physical shape of a value in `layout`."""
         return lay.physical(layout, self.tesa(node).shape)
 
@@ -186,60 +194,6 @@ class Folder:
         captured = self.captured
         return next(captured.tensors[leaf] for leaf, known in captured.names.items() if known == name)
 
-    # Relayouts.
-
-    def _relayout(self, node: fx.Node, layout: Layout) -> fx.Node:
-        made, current = self._placed[node], list(self._layouts[node])
-        # Selections first: they leave less for the scatters to move.
-        for scatters in (False, True):
-            for dim, wanted in enumerate(layout):
-                size = self.tesa(node).shape[dim]
-                if lay.same(current[dim], wanted) or lay.contains(current[dim], wanted, size) == scatters:
-                    continue
-                source, current[dim] = current[dim], wanted
-                move = self._scatter if scatters else self._select
-                made = move(node, made, dim, source, tuple(current))
-        return made
-
-    def _select(self, node: fx.Node, made: fx.Node, dim: int, source: Kept, layout: Layout) -> fx.Node:
-        size = self.tesa(node).shape[dim]
-        return self.pick(made, dim, lay.positions(lay.indices(layout[dim], size), source, size))
-
-    def pick(self, made: fx.Node, dim: int, chosen: Tensor) -> fx.Node:
-        """The chosen physical indices of one dimension: a slice where they are consecutive."""
-        span = lay.run(chosen)
-        if span is not None:
-            return self.call(aten.slice.Tensor, made, dim, *span)
-        return self.call(aten.index_select.default, made, dim, self.emit(chosen, "indices"))
-
-    def _scatter(self, node: fx.Node, made: fx.Node, dim: int, source: Kept, layout: Layout) -> fx.Node:
-        size = self.tesa(node).shape[dim]
-        wanted = lay.indices(layout[dim], size)
-        where = lay.positions(wanted, source, size)
-        present, missing = (where >= 0).nonzero().reshape(-1), wanted[where < 0]
-        if len(present) == 0:
-            return self._spread(node, layout)
-        if len(where[present]) != len(lay.indices(source, size)):
-            made = self.pick(made, dim, where[present])
-        span = lay.run(present)
-        if span is None:
-            return self._copy_into(node, made, dim, present, layout)
-        before, after = missing[: span[0]], missing[span[0] :]
-        fill = [self._fill(node, layout, dim, part) if len(part) else None for part in (before, after)]
-        return self.call(aten.cat.default, [part for part in (fill[0], made, fill[1]) if part is not None], dim)
-
-    def _fill(self, node: fx.Node, layout: Layout, dim: int, kept: Tensor) -> fx.Node:
-        return self._spread(node, (*layout[:dim], kept, *layout[dim + 1 :]))
-
-    def _spread(self, node: fx.Node, layout: Layout) -> fx.Node:
-        value = lay.take(known_value(self.tesa(node)), layout)
-        sizes = [self.sizes.emit(size) for size in self.physical(node, layout)]
-        return self.call(aten.expand.default, self.emit(value, f"{node.name}_fill"), sizes)
-
-    def _copy_into(self, node: fx.Node, made: fx.Node, dim: int, present: Tensor, layout: Layout) -> fx.Node:
-        filled = self._spread(node, layout)
-        return self.call(aten.index_copy.default, filled, dim, self.emit(present, "indices"), made)
-
 
 def alive_along(live: Tensor, dim: int, size: Size) -> Kept:
     """The indices of one dimension at which anything is live, None when all are (or none is)."""
@@ -249,11 +203,8 @@ def alive_along(live: Tensor, dim: int, size: Size) -> Kept:
     return lay.simplify(alive.nonzero().reshape(-1), size) if bool(alive.any()) else None
 
 
-def known_value(tesa: TeSA) -> Tensor:
-    """The compressed value, zero where it is not known."""
-    if tesa.is_constant:
-        return tesa.value
-    return torch.where(tesa.known, tesa.value, torch.zeros((), dtype=tesa.value.dtype))
+def _example(size: int | torch.SymInt) -> int:
+    return size if isinstance(size, int) else int(size.node.hint or 1)
 
 
 def module_of(node: fx.Node) -> str:

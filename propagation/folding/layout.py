@@ -12,6 +12,7 @@ import sympy
 import torch
 from torch import Tensor
 
+from sparta.tesa import TeSA
 from sparta.tesa.compressed import Shape, Size
 
 Kept = Tensor | None
@@ -92,6 +93,8 @@ def positions(wanted: Tensor, source: Kept, size: Size) -> Tensor:
 
 def run(positions: Tensor) -> tuple[int, int] | None:
     """`(start, stop)` when the positions are consecutive, so that a slice selects them; None otherwise."""
+    if len(positions) == 0:
+        return None
     start, length = int(positions[0]), len(positions)
     consecutive = int(positions[-1]) == start + length - 1 and bool((positions.diff() == 1).all())
     return (start, start + length) if consecutive else None
@@ -105,6 +108,13 @@ def take(tensor: Tensor, layout: Layout) -> Tensor:
     return tensor
 
 
+def known_value(tesa: TeSA) -> Tensor:
+    """The compressed value, zero where it is not known."""
+    if tesa.is_constant:
+        return tesa.value
+    return torch.where(tesa.known, tesa.value, torch.zeros((), dtype=tesa.value.dtype))
+
+
 def presence(layout: Layout, shape: Shape) -> Tensor:
     """A compressed bool tensor: the element is physically there."""
     present = torch.ones([1] * len(layout), dtype=torch.bool)
@@ -116,9 +126,9 @@ def presence(layout: Layout, shape: Shape) -> Tensor:
     return present
 
 
-def physical(layout: Layout, shape: Shape) -> list[Size]:
+def physical(layout: Layout, shape: Shape) -> Shape:
     """The physical shape of a tensor of logical `shape`."""
-    return [count(kept, size) for kept, size in zip(layout, shape, strict=True)]
+    return tuple(count(kept, size) for kept, size in zip(layout, shape, strict=True))
 
 
 def digest(layout: Layout) -> tuple[bytes | None, ...]:

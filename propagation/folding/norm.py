@@ -8,8 +8,8 @@ from torch import Tensor, fx
 from sparta.propagation.folding import layout as lay
 from sparta.propagation.folding.affine import working
 from sparta.propagation.folding.cost import NARROW_NORM
-from sparta.propagation.folding.folder import Folder, known_value
-from sparta.propagation.folding.layout import Kept, Layout
+from sparta.propagation.folding.folder import Folder
+from sparta.propagation.folding.layout import Kept, Layout, known_value
 from sparta.propagation.folding.table import arguments, folds
 
 aten = torch.ops.aten

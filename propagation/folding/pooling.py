@@ -51,7 +51,6 @@ WHOLE: dict[str, Whole] = {
     "aten.flip": _several,
     "aten.repeat": _repeated,
     **{f"aten.{name}": _one for name in ("softmax", "_softmax", "log_softmax", "_log_softmax", "cumsum", "glu")},
-    "aten.index_select": _one,
 }
 """Operator -> the dimensions it needs whole. The others correspond one by one between operand and result."""
 

@@ -10,8 +10,8 @@ from torch import Tensor, fx
 
 from sparta.propagation.folding import layout as lay
 from sparta.propagation.folding.affine import working
-from sparta.propagation.folding.folder import Folder, known_value
-from sparta.propagation.folding.layout import Kept, Layout
+from sparta.propagation.folding.folder import Folder
+from sparta.propagation.folding.layout import Kept, Layout, known_value
 from sparta.propagation.folding.table import arguments, folds, operator_name
 
 aten = torch.ops.aten

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
 from sparta.propagation.folding import layout as lay
+from sparta.propagation.folding.cost import DROPPED_PARTS
 from sparta.propagation.folding.folder import Folder
 from sparta.propagation.folding.layout import Kept, Layout
+from sparta.propagation.folding.relayout import concatenate, pick
 from sparta.propagation.folding.table import arguments, folds, folds_item
 from sparta.tesa import TeSA
 
@@ -31,10 +34,12 @@ def fold_slice(folder: Folder, node: fx.Node) -> bool:
     layout = folder.layout(x)
     dim = bound["dim"] % len(layout)
     ends = [folder.scalar(bound[name]) for name in ("start", "end", "step")]
-    if layout[dim] is None:
-        return folder.place(node, folder.call(aten.slice.Tensor, folder.get(x, layout), dim, *ends), layout)
+    if ends[0] in (None, 0) and ends[1] in (None, sys.maxsize) and ends[2] == 1:
+        return folder.place(node, folder.get(x, layout), layout)
     if not all(end is None or isinstance(end, int) for end in ends):
         return False
+    if layout[dim] is None:
+        return folder.place(node, folder.call(aten.slice.Tensor, folder.get(x, layout), dim, *ends), layout)
     chosen = range(*slice(*ends).indices(int(folder.tesa(x).shape[dim])))
     return _take(folder, node, x, dim, torch.arange(chosen.start, chosen.stop, chosen.step))
 
@@ -46,8 +51,9 @@ def _take(folder: Folder, node: fx.Node, x: fx.Node, dim: int, chosen: Tensor) -
     present = where >= 0
     if not bool(present.any()):
         return False
-    made = folder.pick(folder.get(x, layout), dim, where[present])
-    return folder.place(node, made, replaced(layout, dim, lay.from_membership(present)))
+    kept = replaced(layout, dim, lay.from_membership(present))
+    made = pick(folder, folder.get(x, layout), dim, where[present], folder.physical(node, kept))
+    return folder.place(node, made, kept)
 
 
 @folds("aten.select")
@@ -65,13 +71,11 @@ def fold_unbind(folder: Folder, item: fx.Node, producer: fx.Node, index: int) ->
 
 
 def _select(folder: Folder, node: fx.Node, x: fx.Node, dim: int, index: Any) -> bool:
-    if not folder.placed(x):
+    if not folder.placed(x) or not isinstance(index, int):
         return False
     layout, shape = folder.layout(x), folder.tesa(x).shape
     dim %= len(layout)
     if layout[dim] is not None:
-        if not isinstance(index, int):
-            return False
         logical = torch.tensor([index % int(shape[dim])])
         index = int(lay.positions(logical, layout[dim], shape[dim]))
         if index < 0:
@@ -105,27 +109,24 @@ def fold_cat(folder: Folder, node: fx.Node) -> bool:
     if not all(isinstance(folder.tesa(part).shape[dim], int) for part in parts):
         return False
     others = replaced(folder.want(node), dim, None)
+    spared = sum(int(folder.tesa(part).shape[dim]) for part in parts if folder.is_constant(part))
+    drops = spared >= DROPPED_PARTS * int(shape[dim])
     made, kept, offset = [], [], 0
     for part in parts:
         size = int(folder.tesa(part).shape[dim])
-        own = _part(folder, node, part, dim, offset)
+        own = _part(folder, node, part, dim, offset, drops=drops)
         if own is None or len(own):
             made.append(folder.get(part, replaced(others, dim, own)))
             kept.append(lay.indices(own, size) + offset)
         offset += size
-    return folder.place(node, folder.call(aten.cat.default, made, dim), replaced(others, dim, torch.cat(kept)))
+    return folder.place(node, concatenate(folder, made, dim), replaced(others, dim, torch.cat(kept)))
 
 
-def _part(folder: Folder, node: fx.Node, part: fx.Node, dim: int, offset: int) -> Kept:
-    """What to concatenate of a part: as it is laid out when computed, otherwise nothing but what is wanted."""
+def _part(folder: Folder, node: fx.Node, part: fx.Node, dim: int, offset: int, *, drops: bool) -> Kept:
+    """What to concatenate of a part: as it is laid out when computed; constants whole, or not at all."""
     if folder.placed(part):
         return folder.layout(part)[dim]
-    size = int(folder.tesa(part).shape[dim])
-    wanted = folder.want(node)[dim]
-    everything = torch.arange(offset + size) if wanted is None else wanted
-    if folder.is_constant(part):
-        return everything[:0]
-    return lay.simplify(everything[(everything >= offset) & (everything < offset + size)] - offset, size)
+    return torch.arange(0) if drops or not folder.is_constant(part) else None
 
 
 @folds("aten.stack")

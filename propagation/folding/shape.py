@@ -8,18 +8,18 @@ from torch import Tensor, fx
 from sparta.propagation.folding import layout as lay
 from sparta.propagation.folding.folder import Folder, alive_along
 from sparta.propagation.folding.layout import Layout
-from sparta.propagation.folding.table import arguments, folds
+from sparta.propagation.folding.table import arguments, folds, pulls
 from sparta.tesa.compressed import Shape
 
 aten = torch.ops.aten
 
-
-@folds(
-    *(
-        f"aten.{name}"
-        for name in ("view", "_unsafe_view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "_reshape_copy")
-    )
+RESHAPES = tuple(
+    f"aten.{name}" for name in ["view", "_unsafe_view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze"]
 )
+"""Operators that keep the order of the elements."""
+
+
+@folds(*RESHAPES)
 def fold_reshape(folder: Folder, node: fx.Node) -> bool:
     """`reshape` to the physical sizes: `[B, T, kept heads * dims]` becomes `[B, T, kept heads, dims]`.
 
@@ -30,9 +30,17 @@ def fold_reshape(folder: Folder, node: fx.Node) -> bool:
     source, target = folder.tesa(x).shape, folder.tesa(node).shape
     if not folder.placed(x) or not all(map(folder.sizes.knows, target)):
         return False
+    if source == target:
+        return folder.place(node, folder.get(x, folder.layout(x)), folder.layout(x))
     before, after = reshaped(folder.layout(x), source, target)
     sizes = folder.sizes.target(lay.physical(after, target))
     return folder.place(node, folder.call(aten.reshape.default, folder.get(x, before), sizes), after)
+
+
+@pulls(*RESHAPES)
+def pull_reshape(folder: Folder, operand: fx.Node, user: fx.Node, layout: Layout) -> Layout:
+    """What a reshape of the result back to the operand keeps."""
+    return reshaped(layout, folder.tesa(user).shape, folder.tesa(operand).shape)[1]
 
 
 def reshaped(layout: Layout, source: Shape, target: Shape) -> tuple[Layout, Layout]:
@@ -80,6 +88,13 @@ def fold_permute(folder: Folder, node: fx.Node) -> bool:
     order = _order(node, len(layout))
     made = folder.call(aten.permute.default, folder.get(x, layout), order)
     return folder.place(node, made, [layout[dim] for dim in order])
+
+
+@pulls("aten.permute", "aten.transpose", "aten.t")
+def pull_permute(folder: Folder, operand: fx.Node, user: fx.Node, layout: Layout) -> Layout:
+    """The inverse permutation of the layout."""
+    order = _order(user, len(layout))
+    return tuple(layout[order.index(dim)] for dim in range(len(layout)))
 
 
 def _order(node: fx.Node, rank: int) -> list[int]:

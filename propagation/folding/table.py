@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from sparta.propagation.folding.layout import Layout
 from sparta.propagation.registry import operator_name as operator_name
 
 if TYPE_CHECKING:
@@ -16,11 +17,15 @@ if TYPE_CHECKING:
 Rule = Callable[["Folder", fx.Node], bool]
 """Places the folded form of a node and returns True, or declines: PyTorch then runs the node on whole operands."""
 
+Pull = Callable[["Folder", fx.Node, fx.Node, Layout], Layout]
+"""(folder, operand, user, layout demanded of the user) -> the layout in which the user will take the operand."""
+
 ItemRule = Callable[["Folder", fx.Node, fx.Node, int], bool]
 """The same for one result (node, its producer, its index) of an operator that has several."""
 
 RULES: dict[str, Rule] = {}
 ITEM_RULES: dict[str, ItemRule] = {}
+PULLS: dict[str, Pull] = {}
 
 
 def folds(*names: str) -> Callable[[Rule], Rule]:
@@ -39,6 +44,18 @@ def folds_item(*names: str) -> Callable[[ItemRule], ItemRule]:
     def add(rule: ItemRule) -> ItemRule:
         _register(ITEM_RULES, names, rule)
         return rule
+
+    return add
+
+
+def pulls(*names: str) -> Callable[[Pull], Pull]:
+    """Decorator that registers how the named operators pass on the layout that is demanded of them."""
+
+    def add(pull: Pull) -> Pull:
+        for name in names:
+            assert name not in PULLS, f"two pulls for {name}"
+            PULLS[name] = pull
+        return pull
 
     return add
 
