@@ -7,6 +7,7 @@ from sparta.propagation.capture import bind as bind
 from sparta.propagation.capture import capture as capture
 from sparta.propagation.capture import flatten_call as flatten_call
 from sparta.propagation.capture import interpret as interpret
+from sparta.propagation.engine import propagate as propagate
 from sparta.propagation.guards import mismatch as mismatch
 from sparta.propagation.shadow import masked as masked
 from sparta.propagation.stages import Annotated as Annotated

@@ -52,6 +52,18 @@ def propagate(annotated: Annotated) -> Propagated:
     ----------
     annotated
         A captured model with its masked weights.
+
+    Examples
+    --------
+    A dead row of the first layer is a known zero, and the column that reads it is not needed:
+
+    >>> from sparta.propagation import annotate, capture
+    >>> model = torch.nn.Sequential(torch.nn.Linear(3, 2, bias=False), torch.nn.ReLU(), torch.nn.Linear(2, 1))
+    >>> mask = torch.tensor([[True, True, True], [False, False, False]])
+    >>> result = propagate(annotate(capture(model, (torch.randn(4, 3),)), {"0.weight": mask}))
+    >>> attributes = {node.name: attribute for node, attribute in result.tesa.items()}
+    >>> attributes["relu"].known.tolist(), attributes["p_2_weight"].need.tolist()
+    ([[False, True]], [[True, False]])
     """
     graph = annotated.captured.graph
     state = _State()

@@ -141,6 +141,57 @@ def test_chunks_keep_their_channels_apart() -> None:
     assert needed_columns(attributes["c.weight"]) == [True, True, False, True]
 
 
+class Excited(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.squeeze, self.excite = nn.Conv2d(3, 8, 1), nn.Conv2d(8, 4, 1), nn.Conv2d(4, 8, 1)
+        self.scale = nn.Parameter(torch.randn(8, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.a(x).relu()
+        gate = self.excite(self.squeeze(F.adaptive_avg_pool2d(y, 1)).relu()).sigmoid()
+        return y * gate * self.scale
+
+
+def test_a_gate_is_not_needed_where_what_it_scales_is_dead() -> None:
+    model = Excited()
+    masks = {
+        "a": rows(model.a, [0, 1]),
+        "squeeze": rows(model.squeeze, [3]),
+        "": {"scale": torch.arange(8).reshape(8, 1, 1) > 2},
+    }
+    attributes = by_name(propagated(model, torch.randn(2, 3, 5, 5), masks=masks))
+    assert needed_rows(attributes["excite.weight"]) == [False] * 3 + [True] * 5
+    assert needed_columns(attributes["excite.weight"]) == [True] * 3 + [False]
+    assert needed_columns(attributes["squeeze.weight"]) == [False, False] + [True] * 6
+    assert needed_rows(attributes["scale"]) == [False] * 3 + [True] * 5
+
+
+class Flat(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Conv2d(3, 4, 1), nn.Linear(4 * 9, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(self.a(x).relu().view(-1, 36))
+
+
+def test_a_dead_channel_frees_a_block_of_columns_after_a_view() -> None:
+    model = Flat()
+    attributes = by_name(propagated(model, torch.randn(2, 3, 3, 3), masks={"a": rows(model.a, [2])}))
+    assert needed_columns(attributes["b.weight"]) == [True] * 18 + [False] * 9 + [True] * 9
+
+
+def test_a_layer_without_any_weight_is_a_constant() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Sigmoid(), nn.Conv2d(4, 2, 1))
+    masks = {"0": {"weight": torch.zeros(4, 3, 3, 3, dtype=torch.bool), "bias": None}}
+    result = propagated(model, torch.randn(2, 3, 6, 6), masks=masks)
+    attributes = by_name(result)
+    assert attributes["conv2d_1"].is_constant
+    assert not any(needed_rows(attributes["0.weight"]))
+    assert not bool(attributes[result.annotated.captured.user_inputs[0]].need.any())
+
+
 class Tied(nn.Module):
     def __init__(self) -> None:
         super().__init__()
