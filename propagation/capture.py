@@ -46,6 +46,7 @@ def capture(
 
     Examples
     --------
+    >>> import torch
     >>> captured = capture(nn.Linear(4, 2), (torch.randn(3, 4),))
     >>> [str(node.target) for node in captured.graph.nodes if node.op == "call_function"]
     ['aten.linear.default']
@@ -95,6 +96,7 @@ def interpret(captured: Captured, weights: Mapping[str, Tensor], *args: Any, **k
 
     Examples
     --------
+    >>> import torch
     >>> captured = capture(nn.Linear(4, 2), (torch.randn(3, 4),))
     >>> interpret(captured, captured.tensors, torch.randn(5, 4)).shape
     torch.Size([5, 2])

@@ -40,7 +40,7 @@ def mismatch(captured: Captured, leaves: Sequence[Any]) -> str | None:
     >>> captured = capture(torch.nn.Linear(4, 2), (torch.randn(3, 4),))
     >>> mismatch(captured, [torch.randn(7, 4)])
     >>> mismatch(captured, [torch.randn(7, 5)])
-    'x has size 5 in dimension 1, captured 4'
+    'input_1 has size 5 in dimension 1, captured 4'
     """
     placeholders = {node.name: node for node in captured.graph.find_nodes(op="placeholder")}
     expected = [placeholders[name].meta.get("val") for name in captured.user_inputs]
