@@ -96,7 +96,8 @@ def _report_child(queue: multiprocessing.Queue[tuple[list[int], str]]) -> None:
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="the platform does not fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_forked_child_works_on_one_thread() -> None:
-    run(_kernel(_count), (torch.zeros(_JOBS, dtype=torch.int64).data_ptr(),), jobs=_JOBS, threads=2)
+    before = torch.zeros(_JOBS, dtype=torch.int64)
+    run(_kernel(_count), (before.data_ptr(),), jobs=_JOBS, threads=2)
     context = multiprocessing.get_context("fork")
     queue = context.Queue()
     child = context.Process(target=_report_child, args=(queue,))
