@@ -78,9 +78,11 @@ def resolve_masks(masks: Masks, table: NameTable) -> dict[str, Tensor]:
     resolver = _Resolver(table)
     for name, mask in _entries(masks or {}):
         resolver.add(name, mask)
+    found = resolver.result()
     for name, mask in _prune_leftovers(table):
-        resolver.add(name, mask)
-    return resolver.result()
+        canonical = table.aliases[name]
+        found[canonical] = found[canonical] & mask if canonical in found else mask
+    return found
 
 
 def _entries(masks: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -107,10 +109,10 @@ def _wrapper_masks(model: nn.Module) -> dict[str, dict[str, Tensor]]:
 
 def _prune_leftovers(table: NameTable) -> Iterator[tuple[str, Tensor]]:
     """The masks of `torch.nn.utils.prune`: the model multiplies ``x_orig`` by ``x_mask`` in every call."""
-    for name in table.tensors:
+    for name, tensor in table.tensors.items():
         mask = table.tensors.get(f"{name.removesuffix('_orig')}_mask")
-        if name.endswith("_orig") and mask is not None and bool(((mask == 0) | (mask == 1)).all()):
-            yield name, mask
+        if name.endswith("_orig") and mask is not None and mask.shape == tensor.shape and _check_values(mask) is None:
+            yield name, (mask.detach() != 0).to(tensor.device).contiguous()
 
 
 class _Resolver:

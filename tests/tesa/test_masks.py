@@ -168,9 +168,18 @@ def test_no_masks_read_what_prune_left(masks: dict[str, Tensor] | None) -> None:
 def test_a_mask_for_a_pruned_weight_adds_to_what_prune_left() -> None:
     net = nn.Sequential(nn.Linear(4, 4))
     prune.custom_from_mask(net[0], "weight", torch.ones(4, 4).triu())
-    with pytest.warns(UserWarning, match="differ"):
-        found = normalize_masks({"0.weight": torch.ones(4, 4).tril()}, net)
+    found = normalize_masks({"0.weight": torch.ones(4, 4).tril()}, net)
     assert torch.equal(found["0.weight_orig"], torch.eye(4) == 1)
+    assert torch.equal(normalize_masks(found, net)["0.weight_orig"], torch.eye(4) == 1)
+
+
+def test_tensors_that_only_look_like_prune_leftovers_are_no_masks() -> None:
+    net = nn.Module()
+    net.register_buffer("x_orig", torch.ones(3))
+    net.register_buffer("x_mask", torch.tensor([0.0, 0.5, 1.0]))
+    net.register_buffer("y_orig", torch.ones(3))
+    net.register_buffer("y_mask", torch.zeros(2))
+    assert normalize_masks(None, net) == {}
 
 
 def test_a_mask_for_a_parametrized_weight_says_what_to_remove() -> None:
