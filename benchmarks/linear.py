@@ -147,7 +147,10 @@ def main() -> int:
     torch.set_num_threads(arguments.threads)
     machine = host_machine()
     print(f"# {machine.name}, {machine.isa}, {arguments.threads} thread(s), torch {torch.__version__}")
-    print(f"{'shape':9} {'T':>4} {'pattern':7} {'sparsity':>8} {'':4} {'us':>8}  " + "".join(f"x {c:11}" for c in CONTENDERS))
+    print(
+        f"{'shape':9} {'T':>4} {'pattern':7} {'sparsity':>8} {'':4} {'us':>8}  "
+        + "".join(f"x {c:11}" for c in CONTENDERS)
+    )
     missed = 0
     with torch.inference_mode():
         for row in rows(arguments):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from sparta.propagation import annotate, capture
 from sparta.propagation.engine import propagate
@@ -164,7 +165,7 @@ def run_stages(captured: Captured, reference: nn.Module, call: Call, settings: S
     with clock.stage("fold"):
         folded = fold(propagated)
     with clock.stage("transform"):
-        planned = transform(folded, settings)
+        planned = transform(folded, settings, pytree.tree_leaves(call))
     with clock.stage("specialize"):
         specialized = specialize(planned)
     gate = Gate(reference, call, settings)

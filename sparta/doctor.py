@@ -15,6 +15,7 @@ from sparta.kernels import host_machine
 from sparta.kernels.codegen.cache import default_cache
 from sparta.kernels.codegen.jit import load
 from sparta.kernels.codegen.threads import threading_backend
+from sparta.kernels.table import kernel_names
 from sparta.reporting.document import Cell, Column, Document, Table
 from sparta.tesa.errors import KernelCompileError
 
@@ -114,6 +115,11 @@ def _kernel_cache() -> Iterator[Finding]:
         return
     sizes = [entry.stat().st_size for entry in directory.glob("*.o")]
     yield Finding("kernel cache", f"{directory}: {len(sizes)} kernels, {sum(sizes) / 2**20:.1f} MB")
+
+
+@_probe
+def _kernels() -> Iterator[Finding]:
+    yield Finding("kernels", ", ".join(kernel_names()))
 
 
 @_probe

@@ -89,7 +89,9 @@ def _positive(value: object) -> bool:
 def _kernel_names(value: object) -> bool:
     from sparta import kernels
 
-    return isinstance(value, (list, tuple)) and bool(value) and all(name in kernels.table.kernel_names() for name in value)
+    return (
+        isinstance(value, (list, tuple)) and bool(value) and all(name in kernels.table.kernel_names() for name in value)
+    )
 
 
 Check = tuple[Callable[[object], bool], str]

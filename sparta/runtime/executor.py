@@ -15,8 +15,9 @@ from sparta.kernels.conv.dense import conv_weight
 from sparta.kernels.problem import Conv, Linear, Problem
 from sparta.kernels.table import kernel_names
 from sparta.tesa.errors import FormatError
-from sparta.transformation.choose import DENSE, Weight, build, choose, dense_kernel, run_typed
+from sparta.transformation.choose import DENSE, build, build_dense, choose, typed
 from sparta.transformation.plan import Plan, bucket_of
+from sparta.transformation.weight import Weight
 
 Place = tuple[int, tuple[int, int]]
 """A range of T and an image size (0, 0 for linears): what a compiled kernel is good for."""
@@ -82,14 +83,12 @@ class Executor:
         """The kernel the plan names for this range of T, else the one that measures fastest now."""
         planned = self._planned(problem, tokens)
         if planned is not None:
-            return _typed(planned.build(problem, self.weight, host_machine()))
+            return typed(planned.build(problem, self.weight, host_machine()))
         matrix = self.weight.to_dense()
         weight = Weight.of(conv_weight(matrix, problem) if isinstance(problem, Conv) else matrix, problem)
-        choice = choose(problem, weight, max(tokens, 1), threads=self.threads, only=self.plan.only)
-        run = build(find(choice.kernel), problem, weight) if choice.kernel != DENSE else None
-        if run is not None:
-            return _typed(run)
-        return dense_kernel(problem).build(problem, weight.stored(DENSE), host_machine())
+        choice = choose(weight, tokens, threads=self.threads, only=self.plan.only)
+        run = build(find(choice.kernel), weight) if choice.kernel != DENSE else None
+        return run if run is not None else build_dense(weight)
 
     def _planned(self, problem: Problem, tokens: int) -> Kernel | None:
         """The kernel that was chosen for this problem at this range of T, if this machine can run it."""
@@ -99,11 +98,6 @@ class Executor:
         kernel = find(name)
         fits = kernel.format == self.plan.format and kernel.supports(problem, self.weight, host_machine())
         return kernel if fits else None
-
-
-def _typed(run: Compiled) -> Compiled:
-    """A kernel that takes and returns the model's own element type."""
-    return partial(run_typed, run)
 
 
 _Table = dict[tuple[int, str], tuple[weakref.ref[Tensor], Executor]]

@@ -29,7 +29,9 @@ CompileCaptured = Callable[[Captured, nn.Module], Program]
 """Compiles one captured part of a model."""
 
 
-def compile_by_dynamo(reference: nn.Module, call: Call, settings: Settings, compile_part: CompilePart) -> Program | None:
+def compile_by_dynamo(
+    reference: nn.Module, call: Call, settings: Settings, compile_part: CompilePart
+) -> Program | None:
     """The model under Dynamo with every graph optimized, or None where Dynamo or its result fails."""
     from sparta.backend import optimized_graph
 

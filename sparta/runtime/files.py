@@ -117,10 +117,9 @@ def _digest(content: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
 
 def _encode_program(program: Program, tensors: dict[str, Tensor]) -> dict[str, Any]:
     if program.out_spec is None or not isinstance(program.module, fx.GraphModule) or program.leaves is None:
-        message = (
-            f"this model cannot be saved: it runs {'in parts' if program.leaves is None else 'as the masked dense model'}"
-            f" ({'; '.join(program.report.notes) or program.report.capture}). Save the original model with torch instead."
-        )
+        how = "in parts" if program.leaves is None else "as the masked dense model"
+        why = "; ".join(program.report.notes) or program.report.capture
+        message = f"this model cannot be saved: it runs {how} ({why}). Save the original model with torch instead."
         raise SpartaError(message)
     names = {name: _store(tensors, name, tensor) for name, tensor in program.module.state_dict().items()}
     return {
@@ -128,7 +127,9 @@ def _encode_program(program: Program, tensors: dict[str, Tensor]) -> dict[str, A
         "tensors": names,
         "in_spec": encode_spec(program.in_spec),
         "out_spec": encode_spec(program.out_spec),
-        "leaves": [[encode_argument(leaf.dtype), list(leaf.shape), encode_argument(leaf.value)] for leaf in program.leaves],
+        "leaves": [
+            [encode_argument(leaf.dtype), list(leaf.shape), encode_argument(leaf.value)] for leaf in program.leaves
+        ],
         "report": asdict(program.report),
     }
 
@@ -155,7 +156,9 @@ def _decode_program(entry: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> 
         message = "the saved program takes another number of inputs than its graph"
         raise FormatError(message)
     _check_sparse(module)
-    return Program(module, decode_spec(entry["in_spec"]), leaves, decode_spec(entry["out_spec"]), _report(entry["report"]))
+    return Program(
+        module, decode_spec(entry["in_spec"]), leaves, decode_spec(entry["out_spec"]), _report(entry["report"])
+    )
 
 
 def _module(graph: fx.Graph, tensors: Mapping[str, Tensor]) -> fx.GraphModule:
@@ -232,7 +235,9 @@ def decode_spec(text: Any) -> pytree.TreeSpec:
 def _check_spec(data: Any) -> None:
     kind = data["type"]
     if kind is not None and not str(kind).startswith(ALLOWED_NODES):
-        message = f"a saved model cannot hold the structure {str(kind)[:80]!r}; return tuples, lists and dicts from forward"
+        message = (
+            f"a saved model cannot hold the structure {str(kind)[:80]!r}; return tuples, lists and dicts from forward"
+        )
         raise FormatError(message)
     for child in data["children_spec"]:
         _check_spec(child)

@@ -104,15 +104,14 @@ class Gate:
         if self.settings.strict:
             raise VerificationError(_mismatch(comparison))
         wrong = wrong_sites(specialized, flatten(call)[0])
-        for decision in wrong:
-            notes.append(f"{decision.site.name}: kernel {decision.kernel} was wrong here and runs dense; please report it")
+        notes += [f"{d.site.name}: kernel {d.kernel} was wrong here and runs dense; please report it" for d in wrong]
         repaired = specialize(_without(specialized.planned, wrong))
         comparison = self._compare(repaired, call)
         if comparison.ok:
             return repaired, comparison
         notes.append(f"folding was wrong for this model and is off ({_mismatch(comparison)}); please report it")
         plain = fold(nothing_known(specialized.planned.folded.propagated.annotated))
-        repaired = specialize(transform(plain, self.settings))
+        repaired = specialize(transform(plain, self.settings, flatten(self.call)[0]))
         comparison = self._compare(repaired, call)
         if not comparison.ok:
             raise VerificationError(_mismatch(comparison))

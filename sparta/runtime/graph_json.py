@@ -31,20 +31,22 @@ PYTHON_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 }
 """Name -> Python function that sizes are computed with."""
 
-OPERATORS = frozenset(
-    """
-    aten.group_norm aten.native_group_norm aten.instance_norm aten.upsample_nearest2d aten.upsample_bilinear2d
-    aten.upsample_nearest1d aten.upsample_bicubic2d aten.lstm aten.gru aten.rnn_tanh aten.rnn_relu aten.index
-    aten.gather aten.index_select aten.scatter aten.roll aten.flip aten.cumsum aten.topk aten.sort aten.argmax
-    aten.argmin aten.one_hot aten.arange aten.full aten.zeros aten.ones aten.full_like aten.zeros_like aten.ones_like
-    aten.new_zeros aten.new_ones aten.new_full aten.repeat aten.repeat_interleave aten.conv_transpose1d
-    aten.conv_transpose2d aten.conv3d aten.pixel_shuffle aten.pixel_unshuffle aten.reflection_pad2d
-    aten.replication_pad2d aten.einsum aten.sym_size aten.scalar_tensor aten.triu aten.tril aten.index_put
-    aten.masked_scatter aten.var aten.std aten.var_mean aten.norm aten.linalg_vector_norm aten.diff aten.prelu
-    aten.adaptive_max_pool2d aten.max_pool3d aten.avg_pool3d aten.unfold aten.im2col aten.grid_sampler aten.channel_shuffle
-    sparta.linear sparta.conv2d
-    """.split()
-)
+# fmt: off
+OPERATORS = frozenset({
+    "sparta.linear", "sparta.conv2d",
+    "aten.group_norm", "aten.native_group_norm", "aten.instance_norm", "aten.prelu", "aten.lstm", "aten.gru",
+    "aten.rnn_tanh", "aten.rnn_relu", "aten.conv3d", "aten.conv_transpose1d", "aten.conv_transpose2d", "aten.einsum",
+    "aten.upsample_nearest1d", "aten.upsample_nearest2d", "aten.upsample_bilinear2d", "aten.upsample_bicubic2d",
+    "aten.adaptive_max_pool2d", "aten.max_pool3d", "aten.avg_pool3d", "aten.grid_sampler", "aten.pixel_shuffle",
+    "aten.pixel_unshuffle", "aten.channel_shuffle", "aten.reflection_pad2d", "aten.replication_pad2d", "aten.im2col",
+    "aten.index", "aten.index_select", "aten.index_put", "aten.gather", "aten.scatter", "aten.masked_scatter",
+    "aten.roll", "aten.flip", "aten.cumsum", "aten.diff", "aten.topk", "aten.sort", "aten.argmax", "aten.argmin",
+    "aten.repeat", "aten.repeat_interleave", "aten.unfold", "aten.triu", "aten.tril", "aten.var", "aten.std",
+    "aten.var_mean", "aten.norm", "aten.linalg_vector_norm", "aten.one_hot", "aten.arange", "aten.full", "aten.zeros",
+    "aten.ones", "aten.full_like", "aten.zeros_like", "aten.ones_like", "aten.new_zeros", "aten.new_ones",
+    "aten.new_full", "aten.scalar_tensor", "aten.sym_size",
+})
+# fmt: on
 """Operators a file may name besides those with a propagation rule; all are functional."""
 
 
@@ -202,18 +204,22 @@ def decode_graph(entries: Any) -> fx.Graph:
     graph = fx.Graph()
     nodes: dict[str, fx.Node] = {}
     for entry in _list(entries):
-        try:
-            op, name = entry["op"], str(entry["name"])
-            args = decode_argument(entry["args"], nodes)
-            kwargs = {str(key): decode_argument(value, nodes) for key, value in entry["kwargs"].items()}
-            nodes[name] = _BUILDERS[op](graph, name, entry["target"], args, kwargs)
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            message = f"not a node of a saved graph ({error!r}): {str(entry)[:120]}"
-            raise FormatError(message) from error
+        _decode_node(entry, graph, nodes)
     if not nodes or next(reversed(nodes.values())).op != "output":
         message = "the saved graph has no output"
         raise FormatError(message)
     return graph
+
+
+def _decode_node(entry: Any, graph: fx.Graph, nodes: dict[str, fx.Node]) -> None:
+    try:
+        op, name = entry["op"], str(entry["name"])
+        args = decode_argument(entry["args"], nodes)
+        kwargs = {str(key): decode_argument(value, nodes) for key, value in entry["kwargs"].items()}
+        nodes[name] = _BUILDERS[op](graph, name, entry["target"], args, kwargs)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        message = f"not a node of a saved graph ({error!r}): {str(entry)[:120]}"
+        raise FormatError(message) from error
 
 
 def _list(entries: Any) -> list[Any]:

@@ -37,9 +37,7 @@ def bind(signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[st
     return bound.args, bound.kwargs
 
 
-def _binding_problems(
-    signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Iterator[str]:
+def _binding_problems(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[str]:
     parameters = signature.parameters.values()
     positional = [p for p in parameters if p.kind in POSITIONAL]
     kinds = {p.kind for p in parameters}
@@ -119,8 +117,7 @@ def first_of_batch(call: Call, dynamic: Sequence[Sequence[int]]) -> Call:
     """The call with every symbolic batch dimension cut to 1."""
     leaves, spec = flatten(call)
     cut = [
-        leaf[:1] if isinstance(leaf, Tensor) and 0 in dims else leaf
-        for leaf, dims in zip(leaves, dynamic, strict=True)
+        leaf[:1] if isinstance(leaf, Tensor) and 0 in dims else leaf for leaf, dims in zip(leaves, dynamic, strict=True)
     ]
     args, kwargs = pytree.tree_unflatten(cut, spec)
     return args, kwargs

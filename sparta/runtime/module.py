@@ -7,7 +7,7 @@ import inspect
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -192,7 +192,9 @@ class OptimizedModule(nn.Module):
         try:
             return super().load_state_dict(state_dict, strict=strict, assign=assign)
         except RuntimeError as error:
-            message = f"{error}\nThis is not the state of a model optimized with the same masks; see OptimizedModule.save."
+            message = (
+                f"{error}\nThis is not the state of a model optimized with the same masks; see OptimizedModule.save."
+            )
             raise SpartaError(message) from error
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> OptimizedModule:

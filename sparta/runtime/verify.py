@@ -207,5 +207,3 @@ def _attribute(module: nn.Module, node: fx.Node) -> Tensor:
     for part in str(node.target).split("."):
         value = getattr(value, part)
     return value  # type: ignore[no-any-return]
-
-

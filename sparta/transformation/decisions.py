@@ -11,9 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from sparta.kernels.codegen.cache import default_cache
 from sparta.kernels.machine import Machine
@@ -25,20 +23,22 @@ log = logging.getLogger("sparta.transformation")
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a measurement found: kernel name -> median seconds, "dense" among them."""
+    """What a measurement found: kernel name -> median seconds, "dense" among them; empty if nothing was worth it."""
 
     seconds: Mapping[str, float]
 
 
-def digest(weight: Tensor) -> str:
-    """A digest of where `weight` is nonzero: the pattern, not the values."""
-    bits = np.packbits((weight != 0).view(torch.uint8).flatten().numpy())
-    return hashlib.sha256(bits.tobytes() + str(tuple(weight.shape)).encode()).hexdigest()
-
-
-def decision_key(problem: Problem, bucket: int, pattern: str, machine: Machine, threads: int, dtype: str) -> str:
+def decision_key(
+    problem: Problem,
+    bucket: int,
+    profile: str,
+    machine: Machine,
+    threads: int,
+    dtype: str,
+    only: tuple[str, ...] | None = None,
+) -> str:
     """The name under which a decision is kept: everything that a latency depends on."""
-    facts = [type(problem).__name__, asdict(problem), bucket, pattern, asdict(machine), threads, dtype]
+    facts = [type(problem).__name__, asdict(problem), bucket, profile, asdict(machine), threads, dtype, only]
     facts += [__version__, torch.__version__]
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=sorted).encode()).hexdigest()
 
@@ -53,7 +53,9 @@ def recall(key: str) -> Measured | None:
     path = _path(key)
     try:
         seconds = json.loads(path.read_text()) if path else None
-        return Measured({str(name): float(value) for name, value in seconds.items()}) if seconds else None
+        if seconds is None:
+            return None
+        return Measured({str(name): float(value) for name, value in seconds.items()})
     except FileNotFoundError:
         return None
     except (OSError, ValueError, AttributeError, TypeError) as error:

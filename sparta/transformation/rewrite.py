@@ -20,9 +20,10 @@ from torch import Tensor, fx, nn
 from sparta.runtime import ops  # noqa: F401  (registers the operators)
 from sparta.runtime.executor import executor_for
 from sparta.tesa.errors import KernelCompileError
-from sparta.transformation.choose import DENSE, Weight
-from sparta.transformation.plan import Decision, Planned
+from sparta.transformation.choose import DENSE
 from sparta.transformation.decide import weight_of
+from sparta.transformation.plan import Decision, Planned
+from sparta.transformation.weight import Weight
 
 aten = torch.ops.aten
 

@@ -59,7 +59,9 @@ def masks(tmp_path: Path) -> Path:
     """Masks for that program: half of the first layer's rows, eight ninths of the second's weights, none dead."""
     rows = (torch.arange(128) % 2 == 0).unsqueeze(1).expand(128, 64).clone()
     path = tmp_path / "masks.pth"
-    torch.save({"0": {"weight": rows, "bias": None}, "2": {"weight": torch.arange(32 * 128).reshape(32, 128) % 9 == 0}}, path)
+    torch.save(
+        {"0": {"weight": rows, "bias": None}, "2": {"weight": torch.arange(32 * 128).reshape(32, 128) % 9 == 0}}, path
+    )
     return path
 
 
