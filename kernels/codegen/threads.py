@@ -201,15 +201,19 @@ _free: deque[torch.Tensor] = deque()
 """Buffers nobody uses: handed from call to call, memory stays in the cache and is never page-faulted anew."""
 
 
-@contextmanager
-def borrowed(size: int) -> Iterator[int]:
-    """The address of at least `size` bytes of scratch memory, aligned to 64 bytes, for as long as the block runs."""
+def _take(size: int) -> torch.Tensor:
+    """A buffer of at least `size` bytes that nobody else holds; to be appended to `_free` after use."""
     try:
         buffer = _free.pop()
     except IndexError:
-        buffer = torch.empty(0, dtype=torch.uint8)
-    if buffer.numel() < size:
-        buffer = torch.empty(size, dtype=torch.uint8)
+        return torch.empty(size, dtype=torch.uint8)
+    return buffer if buffer.numel() >= size else torch.empty(size, dtype=torch.uint8)
+
+
+@contextmanager
+def borrowed(size: int) -> Iterator[int]:
+    """The address of at least `size` bytes of scratch memory, aligned to 64 bytes, for as long as the block runs."""
+    buffer = _take(size)
     try:
         yield buffer.data_ptr()
     finally:
@@ -220,9 +224,9 @@ _PAGE = 4096
 
 
 @functools.cache
-def _record(words: int) -> struct.Struct:
+def _record(words: int) -> Callable[..., bytes]:
     # Packing bytes takes a tenth of the time of filling a ctypes array, which a small layer would notice.
-    return struct.Struct(f"{words}q")
+    return struct.Struct(f"{words}q").pack
 
 
 def run(kernel: Native, arguments: Sequence[int], *, jobs: int, threads: int, scratch: int = 0) -> None:
@@ -239,8 +243,12 @@ def run(kernel: Native, arguments: Sequence[int], *, jobs: int, threads: int, sc
     scratch
         Bytes of scratch memory that the kernel needs per thread (its start is aligned to 64 bytes).
     """
-    threads = 1 if _forked else max(1, min(threads, jobs))
+    # Written out for speed: a small layer computes for as long as a context manager takes.
+    threads = 1 if _forked or threads < 2 or jobs < 2 else min(threads, jobs)
     stride = -(-scratch // _PAGE) * _PAGE
-    words = _HEADER + len(arguments)
-    with borrowed(stride * threads) as memory:
-        _launcher(parallel=threads > 1)(_record(words).pack(kernel.address, jobs, memory, stride, *arguments), threads)
+    pack, launch = _record(_HEADER + len(arguments)), _launcher(parallel=threads > 1)
+    buffer = _take(stride * threads)
+    try:
+        launch(pack(kernel.address, jobs, buffer.data_ptr(), stride, *arguments), threads)
+    finally:
+        _free.append(buffer)

@@ -25,20 +25,21 @@ class Jobs:
 
 
 def cut_tokens(tokens: int, widths: Sequence[int]) -> list[tuple[int, int]]:
-    """The tiles (number of the width, first token) that cover `tokens`; `widths` halve from wide to narrow.
+    """The tiles (number of the width, first token) that cover `tokens`; `widths` run from wide to narrow.
+
+    Every tile reads the whole weight, so the rest goes into one tile, the narrowest that holds it.
 
     Examples
     --------
     >>> cut_tokens(150, (64, 32, 16))
     [(0, 0), (0, 64), (1, 128)]
     """
-    tiles, start = [], 0
-    for number, width in enumerate(widths):
-        # A tile that is more than three quarters full beats the two narrower ones it would take.
-        filled = width * 3 // 4 + 1 if number + 1 < len(widths) else 1
-        while tokens - start >= filled:
-            tiles.append((number, start))
-            start += width
+    wide = widths[0]
+    tiles = [(0, start) for start in range(0, tokens - wide + 1, wide)]
+    rest = tokens % wide
+    if rest:
+        fitting = max(number for number, width in enumerate(widths) if width >= rest)
+        tiles.append((fitting, tokens - rest))
     return tiles
 
 
