@@ -42,7 +42,7 @@ def compress(tensor: Tensor, dims: Iterable[int] | None = None) -> Tensor:
     for dim in range(tensor.dim()) if dims is None else dims:
         if tensor.shape[dim] > 1:
             first = tensor.narrow(dim, 0, 1)
-            if bool((tensor == first).all()):
+            if everywhere(tensor == first):
                 tensor = first
     return tensor
 

@@ -1,4 +1,4 @@
-"""Tensors filled with one number, whatever their size, and tensors that never are known."""
+"""Tensors made from sizes alone: filled with one number, with garbage, or with random numbers."""
 
 from __future__ import annotations
 
@@ -38,5 +38,7 @@ FILLS: dict[str, Callable[[Call], object]] = {
 for _name, _fill in FILLS.items():
     register(f"aten.{_name}", Rule(_filled(_fill), _nothing_needed))
 
-opaque(*aten("empty empty_like new_empty empty_strided new_empty_strided empty_permuted"))
-opaque(*aten("rand rand_like randn randn_like randint randint_like randperm bernoulli normal multinomial"))
+for _name in aten("empty_like new_empty new_empty_strided rand_like randn_like randint_like"):
+    register(_name, Rule(Call.unknown, _nothing_needed, foldable=False))
+
+opaque(*aten("empty empty_strided empty_permuted rand randn randint randperm bernoulli normal multinomial"))
