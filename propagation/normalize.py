@@ -17,6 +17,8 @@ NO_OPS = frozenset(
 )
 """In a functional graph these return their input; they only differ in aliasing and strides."""
 
+CONCATENATIONS = (aten.cat.default,)
+
 ASSERTIONS = frozenset((aten._assert_tensor_metadata.default,))
 """Checks of dtype, device and layout that were settled at capture."""
 
@@ -48,9 +50,10 @@ def normalize(graph: fx.Graph, root: nn.Module) -> None:
 
 
 def _normalize_one(graph: fx.Graph) -> None:
-    for target, step in ((VIEWS, _to_reshape), (ASSERTIONS, graph.erase_node), (NO_OPS, _drop_no_op)):
-        _apply(graph, target, step)
-    _drop_dead(graph)
+    steps = ((VIEWS, _to_reshape), (ASSERTIONS, graph.erase_node), (CONCATENATIONS, _drop_empty), (NO_OPS, _drop_no_op))
+    for targets, step in steps:
+        _apply(graph, targets, step)
+    graph.eliminate_dead_code()
     graph.lint()
 
 
@@ -74,6 +77,12 @@ def _drop_no_op(node: fx.Node) -> None:
         node.graph.erase_node(node)
 
 
-def _drop_dead(graph: fx.Graph) -> None:
-    """Dead-code elimination; placeholders stay, since they are the signature."""
-    graph.eliminate_dead_code()
+def _drop_empty(node: fx.Node) -> None:
+    """Take 1-d tensors without elements out of a concatenation: a relic that empty caches start from."""
+    parts = [part for part in node.args[0] if part.meta["val"].shape != (0,)]  # type: ignore[union-attr]
+    if len(parts) == len(node.args[0]) or not parts:  # type: ignore[arg-type]
+        return
+    if len(parts) > 1:
+        node.update_arg(0, parts)
+    else:  # a copy, which is a no-op unless it is a result
+        node.target, node.args, node.kwargs = aten.clone.default, (parts[0],), {}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.nn.utils import parametrizations, prune
 from torch.utils import _pytree as pytree
 
@@ -295,6 +295,14 @@ def test_a_result_that_is_an_argument_is_copied_where_the_model_copies() -> None
     assert calls(captured)[-1] == "aten.clone.default"
 
 
+def test_empty_parts_of_concatenations_are_dropped() -> None:
+    captured = check(
+        Returns(lambda y: (torch.cat([torch.tensor([]), y]) + 1, torch.cat([torch.tensor([]), y]))), torch.randn(3, 2)
+    )
+    assert calls(captured) == ["aten.mul.Tensor", "aten.add.Tensor", "aten.clone.default"]
+    assert not captured.tensors
+
+
 def test_stride_sensitive_graphs_keep_their_copies() -> None:
     captured = check(Returns(lambda y: y.t().contiguous().as_strided((2,), (1,)) + 1), torch.randn(3, 2))
     assert "aten.clone.default" in calls(captured)
@@ -373,6 +381,11 @@ def test_module_wise_capture_reports_a_failing_example() -> None:
         capture_tree(Branch(), (torch.randn(3, 5),))
 
 
+def concatenated(node: fx.Node) -> list[fx.Node]:
+    """What a concatenation joins; nothing for other nodes."""
+    return list(node.args[0]) if node.target is torch.ops.aten.cat.default else []
+
+
 @pytest.fixture(scope="module")
 def gpt2() -> nn.Module:
     """A tiny language model with a cache."""
@@ -397,6 +410,7 @@ def test_caches_come_and_go(gpt2: nn.Module) -> None:
     second = capture(gpt2, (), {"input_ids": ids[:, :1], "cache": prompt.cache})
     assert second.user_inputs[1] == "cache_key_cache_0"
     assert all(dims == (0,) for dims in second.dynamic)
+    assert all(part.meta["val"].dim() == 4 for node in second.graph.nodes for part in concatenated(node))
     step = interpret(second, second.tensors, ids[:, :1], prompt.cache)
     whole = masked(gpt2)(torch.cat([ids, ids[:, :1]], 1))
     assert torch.allclose(step.logits[:, -1], whole.logits[:, -1], atol=1e-5)
