@@ -97,6 +97,8 @@ def pack(weight: Bsr, rows: int) -> Packed:
 def generate(problem: Linear, shape: Shape) -> Function:
     """The kernel for one shape of weight; its pattern is data."""
     module = Module()
+    for valid in {shape.rows, problem.out_features % shape.rows} - {0}:
+        _emit_finish(module, problem, shape, valid)
     for tokens in range(1, shape.tokens + 1):
         _Tile(module, problem, shape, tokens).emit()
     f = kernel_function(module, "outer", ("starts", "columns", "weights"))
@@ -115,17 +117,33 @@ def _call_tile(
     x = f.offset(f["x"], begin * problem.in_features)
     y, residual = (f.offset(f[name], begin * problem.out_features) for name in ("y", "residual"))
     packed = (f[name] for name in ("starts", "columns", "weights"))
-    arguments = (x, y, f["bias"], residual, *packed, *groups)
+    arguments = (x, y, f["bias"], residual, *packed, f["scratch"], *groups)
     for tokens in range(1, shape.tokens + 1):
         with f.when(f.compare("eq", count, tokens)):
             f.call(f"tile{tokens}", *arguments)
+
+
+def _emit_finish(module: Module, problem: Linear, shape: Shape, valid: int) -> None:
+    """The function that stores the first `valid` outputs of a group for some tokens, from sums in scratch memory.
+
+    All tiles call it: activations are much code, which would be compiled for every token of every tile.
+    """
+    parameters: dict[str, Type] = dict.fromkeys(("sums", "y", "bias", "residual"), PTR)
+    f = module.function(f"finish{valid}", {**parameters, "output": I64, "tokens": I64}, internal=True)
+    with f.loop(0, f["tokens"]) as token:
+        for lane in range(0, valid, shape.lanes):
+            output = f["output"] + lane
+            total = f.load(F32.vector(shape.lanes), f["sums"], token * shape.rows + lane)
+            place = output + token * problem.out_features
+            rest = min(shape.lanes, valid - lane)
+            store_outputs(f, total, problem.epilogue, output=output, place=place, valid=rest)
 
 
 class _Tile:
     """Emits the function that computes some groups for a fixed number of tokens."""
 
     def __init__(self, module: Module, problem: Linear, shape: Shape, tokens: int) -> None:
-        pointers = ("x", "y", "bias", "residual", "starts", "columns", "weights")
+        pointers = ("x", "y", "bias", "residual", "starts", "columns", "weights", "scratch")
         parameters: dict[str, Type] = {**dict.fromkeys(pointers, PTR), "first": I64, "last": I64}
         self.f = module.function(f"tile{tokens}", parameters, internal=True)
         self.problem = problem
@@ -144,13 +162,11 @@ class _Tile:
 
     def _group(self, group: Value, valid: int) -> None:
         """One group, of whose rows only the first `valid` exist."""
-        f, lanes = self.f, self.shape.lanes
+        f, shape = self.f, self.shape
         for (token, vector), accumulated in self._accumulate(group).items():
-            if valid > vector * lanes:
-                output = group * self.shape.rows + vector * lanes
-                place = output + token * self.problem.out_features
-                rest = min(lanes, valid - vector * lanes)
-                store_outputs(f, accumulated, self.problem.epilogue, output=output, place=place, valid=rest)
+            f.store(accumulated, f["scratch"], token * shape.rows + vector * shape.lanes)
+        output, tokens = group * shape.rows, f.constant(I64, self.tokens)
+        f.call(f"finish{valid}", f["scratch"], f["y"], f["bias"], f["residual"], output, tokens)
 
     def _accumulate(self, group: Value) -> dict[tuple[int, int], Value]:
         """The sums over the columns of a group, by token and vector."""
@@ -219,5 +235,9 @@ class OuterLinear(Kernel):
         parts = machine.cores * max(1, round(packed.weights.numel() * 4 / share))
         cuts = cut(packed.starts, parts, overhead=4)
         return bind(
-            generate(problem, shape), problem, cuts=cuts, packed=(packed.starts, packed.columns, packed.weights)
+            generate(problem, shape),
+            problem,
+            cuts=cuts,
+            packed=(packed.starts, packed.columns, packed.weights),
+            scratch=4 * shape.tokens * shape.rows,
         )

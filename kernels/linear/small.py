@@ -72,8 +72,8 @@ class Tile:
         return self.width // self.lanes
 
     def scratch(self, in_features: int) -> int:
-        """Bytes for the transposed features and the sums of a few outputs."""
-        return 4 * self.width * (in_features + 1 + self.lanes)
+        """Bytes for the transposed features, the sums of a few outputs, and a square of these transposed."""
+        return 4 * (self.width * (in_features + 1 + self.lanes) + self.lanes**2)
 
 
 def tiles(machine: Machine) -> tuple[Tile, ...]:
@@ -177,13 +177,15 @@ class _Emitter:
 
     def _store(self, output: Value, token: Value, valid: int) -> None:
         """Transpose the sums of a square of outputs and tokens, and store them."""
-        f, tile = self.f, self.tile
-        rows = [f.load(self.type, f["scratch"], token + (self.sums + lane * tile.width)) for lane in range(tile.lanes)]
-        for lane, outputs in enumerate(transposed(f, rows)):
-            column = token + lane
-            with f.when(f.compare("slt", column, f["count"])):
-                place = output + column * self.problem.out_features
-                store_outputs(f, outputs, self.problem.epilogue, output=output, place=place, valid=valid)
+        f, tile, sums = self.f, self.tile, self.f.offset(self.f["scratch"], self.sums)
+        rows = [f.load(self.type, sums, token + lane * tile.width) for lane in range(tile.lanes)]
+        square = f.offset(sums, tile.width * tile.lanes)
+        for index, outputs in enumerate(transposed(f, rows)):
+            f.store(outputs, square, index * tile.lanes)
+        with f.loop(0, f.minimum(f["count"] - token, tile.lanes)) as lane:
+            place = output + (token + lane) * self.problem.out_features
+            total = f.load(self.type, square, lane * tile.lanes)
+            store_outputs(f, total, self.problem.epilogue, output=output, place=place, valid=valid)
 
 
 def _total(values: list[Value]) -> Value:

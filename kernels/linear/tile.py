@@ -10,7 +10,7 @@ from torch import Tensor
 from sparta.kernels.codegen.products import can_tile, estimate, make_product
 from sparta.kernels.codegen.sinks import RowsSink
 from sparta.kernels.codegen.sources import RowsSource
-from sparta.kernels.codegen.tiled import Tiled, operand
+from sparta.kernels.codegen.tiled import Tiled, address, operand
 from sparta.kernels.formats import Format
 from sparta.kernels.machine import Machine
 from sparta.kernels.problem import Linear, Problem
@@ -27,9 +27,10 @@ class _TiledLinear:
     def __call__(self, x: Tensor, bias: Tensor | None, residual: Tensor | None, threads: int) -> Tensor:
         tokens = x.shape[0]
         y = torch.empty((tokens, self.linear.out_features), dtype=torch.float32)
-        epilogue = self.linear.epilogue
-        operands = operand(bias, epilogue.bias), operand(residual, epilogue.residual)
-        arguments = (x.data_ptr(), tokens, *self.tiled.weight.addresses, y.data_ptr(), *operands)
+        bias = operand(bias, self.linear.epilogue.bias)
+        residual = operand(residual, self.linear.epilogue.residual)
+        result = y.data_ptr(), address(bias), address(residual)
+        arguments = (x.data_ptr(), tokens, *self.tiled.weight.addresses, *result)
         self.tiled(arguments, images=1, tokens=tokens, threads=threads)
         return y
 
