@@ -73,6 +73,10 @@ class Call:
         """Name and attribute of every argument that is one tensor."""
         return ((name, arg) for name, arg in self.args.items() if isinstance(arg, TeSA))
 
+    def data(self) -> tuple[str, TeSA]:
+        """Name and attribute of the first tensor argument, which operators on one tensor work on."""
+        return next(self.tensors())
+
     def operands(self) -> Iterator[TeSA]:
         """The attribute of every tensor among the arguments, those in lists included."""
         return (leaf for leaf in pytree.tree_leaves(list(self.args.values())) if isinstance(leaf, TeSA))

@@ -20,7 +20,7 @@ from sparta.propagation.call import Call, Facts, Result, bind, run_operator, unk
 from sparta.propagation.registry import Needs, Rule, lookup, operator_name
 from sparta.propagation.stages import Annotated, Barrier, Propagated
 from sparta.tesa import TeSA
-from sparta.tesa.compressed import compress, uniform
+from sparta.tesa.compressed import anywhere, compress, uniform
 
 LARGEST_FOLD = 1 << 26
 """Elements a tensor may have for an operator without a precise rule to be run at compile time."""
@@ -203,7 +203,7 @@ def _need_item(node: fx.Node, state: _State) -> None:
 
 def _need_arguments(node: fx.Node, state: _State) -> None:
     live = _live(node, state)
-    if not any(bool(need.any()) for need in live):
+    if not any(anywhere(need) for need in live):
         return
     rule, call = lookup(node), bind(node, state.facts)
     needs = None

@@ -32,6 +32,11 @@ def size_of(size: int | torch.SymInt) -> Size:
     return int(expression) if expression.is_Integer else expression
 
 
+def static_sizes(shape: Shape) -> list[int]:
+    """`shape` with symbolic sizes, along which compressed tensors are uniform, as 1."""
+    return [size if isinstance(size, int) else 1 for size in shape]
+
+
 def uniform(rank: int, fill: bool | float, dtype: torch.dtype = torch.bool) -> Tensor:
     """A compressed tensor of `rank` dimensions that holds `fill` everywhere."""
     return torch.full([1] * rank, fill, dtype=dtype)

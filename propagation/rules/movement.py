@@ -8,7 +8,7 @@ from torch import Tensor
 from sparta.propagation.call import Call, run_operator
 from sparta.propagation.registry import Needs, Rule, aten, register, rule
 from sparta.tesa import TeSA
-from sparta.tesa.compressed import anywhere, uniform
+from sparta.tesa.compressed import anywhere, static_sizes, uniform
 
 LARGEST_MAP = 1 << 25
 """Elements of an index map that is still worth building."""
@@ -45,8 +45,8 @@ def slice_(call: Call) -> TeSA:
 
 def _select_backward(call: Call) -> Needs:
     data = call["self"]
-    dim, index, size = call.dim(rank=len(data.shape)), call.integer("index"), data.shape[call.dim(rank=len(data.shape))]
-    need = call.need.unsqueeze(dim)
+    dim, index = call.dim(rank=len(data.shape)), call.integer("index")
+    size, need = data.shape[dim], call.need.unsqueeze(dim)
     if index is None or not isinstance(size, int):
         return {"self": need}
     scattered = torch.zeros([size if d == dim else n for d, n in enumerate(need.shape)], dtype=torch.bool)
@@ -74,36 +74,26 @@ def moving(*names: str) -> None:
         register(name, Rule(_move, _move_backward))
 
 
-def _data(call: Call) -> tuple[str, TeSA]:
-    """Name and attribute of what is moved, the first argument."""
-    return next(call.tensors())
-
-
-def _static_sizes(tesa: TeSA) -> list[int]:
-    """The shape with symbolic dimensions, along which everything is uniform, as 1."""
-    return [size if isinstance(size, int) else 1 for size in tesa.shape]
-
-
 def _origins(call: Call) -> Tensor | None:
     """For every element of the result, 1 + the flat position in the input it is a copy of; 0 where it is filled.
 
     None where the map depends on data or on a symbolic size, or is too large.
     """
-    name, data = _data(call)
+    name, data = call.data()
     if call.is_symbolic or not _indices_are_known(call):
         return None
-    sizes = _static_sizes(data)
+    sizes = static_sizes(data.shape)
     elements = torch.Size(sizes).numel()
-    if max(elements, torch.Size(_static_sizes(call.unknown())).numel()) > LARGEST_MAP:
+    if max(elements, torch.Size(static_sizes(call.shape)).numel()) > LARGEST_MAP:
         return None
     positions = torch.arange(1, elements + 1, dtype=torch.float64).reshape(sizes)
     fill = {"value": 0} if "value" in call.args else {}
     origins = run_operator(call.node, {**call.full_values(without=name), name: positions, **fill}).long()
-    return origins if list(origins.shape) == _static_sizes(call.unknown()) else None
+    return origins if list(origins.shape) == static_sizes(call.shape) else None
 
 
 def _indices_are_known(call: Call) -> bool:
-    _, data = _data(call)
+    _, data = call.data()
     return all(index.is_constant and index.is_static for index in call.operands() if index is not data)
 
 
@@ -111,9 +101,9 @@ def _move(call: Call) -> TeSA | None:
     origins = _origins(call)
     if origins is None:
         return None
-    _, data = _data(call)
+    _, data = call.data()
     fill = call.args.get("value") or 0
-    sizes = _static_sizes(data)
+    sizes = static_sizes(data.shape)
     known = torch.cat([torch.ones(1, dtype=torch.bool), data.known.expand(sizes).flatten()])
     value = torch.cat([torch.full((1,), fill, dtype=data.dtype), data.value.expand(sizes).flatten()])
     return call.partial(known[origins], value[origins])
@@ -123,8 +113,8 @@ def _move_backward(call: Call) -> Needs | None:
     origins = _origins(call)
     if origins is None:
         return None
-    name, data = _data(call)
-    sizes = _static_sizes(data)
+    name, data = call.data()
+    sizes = static_sizes(data.shape)
     needed = torch.zeros(1 + torch.Size(sizes).numel(), dtype=torch.bool)
     needed[origins[call.need.expand_as(origins)]] = True
     return {name: needed[1:].reshape(sizes)}

@@ -17,14 +17,9 @@ def pooling(*names: str, dims: int) -> None:
         register(name, Rule(_forward(dims), _backward(dims)))
 
 
-def _data(call: Call) -> tuple[str, TeSA]:
-    """Name and attribute of what is pooled, the first argument."""
-    return next(call.tensors())
-
-
 def _forward(dims: int) -> Forward:
     def forward(call: Call) -> TeSA | None:
-        name, data = _data(call)
+        name, data = call.data()
         space = range(call.rank - dims, call.rank)
         known = all_over(data.known, space)
         if not all(isinstance(data.shape[d], int) for d in space):
@@ -39,7 +34,7 @@ def _forward(dims: int) -> Forward:
 
 def _backward(dims: int) -> Backward:
     def backward(call: Call) -> Needs:
-        name, _ = _data(call)
+        name, _ = call.data()
         return {name: any_over(call.need, range(call.rank - dims, call.rank))}
 
     return backward

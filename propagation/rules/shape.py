@@ -11,7 +11,7 @@ from torch import Tensor
 from sparta.propagation.call import Call
 from sparta.propagation.registry import Needs, Rule, aten, register
 from sparta.tesa import TeSA
-from sparta.tesa.compressed import Shape, Size, align, any_over, reduce_to
+from sparta.tesa.compressed import Shape, Size, align, any_over, reduce_to, static_sizes
 
 Segment = tuple[list[int], list[int]]
 """Neighboring dimensions of one shape, and those of another that hold the same elements."""
@@ -64,8 +64,7 @@ def _mixed_dims(tensor: Tensor, old: Shape, new: Shape) -> list[int]:
     return [
         d
         for before, after in segments(old, new)
-        if len(before) + len(after) > 2
-        and not all(isinstance(s, int) for s in _sizes(old, before) + _sizes(new, after))
+        if not all(isinstance(size, int) for size in _sizes(old, before) + _sizes(new, after))
         for d in before
         if tensor.shape[d] != 1
     ]
@@ -78,7 +77,7 @@ def _sizes(shape: Shape, dims: Sequence[int]) -> list[Size]:
 def reshape_compressed(tensor: Tensor, old: Shape, new: Shape) -> Tensor:
     """A compressed tensor of true shape `old` as one of true shape `new`; only segments that vary are expanded."""
     if 0 in old or 0 in new:
-        return tensor.flatten()[:1].reshape([1] * len(new)) if tensor.numel() else tensor.reshape(_static(new))
+        return tensor.flatten()[:1].reshape([1] * len(new)) if tensor.numel() else tensor.reshape(static_sizes(new))
     before, after = [1] * len(old), [1] * len(new)
     for old_dims, new_dims in segments(old, new):
         if any(tensor.shape[d] != 1 for d in old_dims):
@@ -86,10 +85,6 @@ def reshape_compressed(tensor: Tensor, old: Shape, new: Shape) -> Tensor:
                 for d in dims:
                     sizes[d] = int(shape[d])
     return tensor.expand(before).reshape(after)
-
-
-def _static(shape: Shape) -> list[int]:
-    return [size if isinstance(size, int) else 1 for size in shape]
 
 
 def reshape_need(need: Tensor, old: Shape, new: Shape) -> Tensor:
@@ -105,18 +100,13 @@ def reshape_tesa(tesa: TeSA, new: Shape) -> TeSA:
     return TeSA.partial(new, tesa.dtype, known, value)
 
 
-def _data(call: Call) -> tuple[str, TeSA]:
-    """Name and attribute of what is moved, the first argument."""
-    return next(call.tensors())
-
-
 def _reshape(call: Call) -> TeSA | None:
-    _, data = _data(call)
+    _, data = call.data()
     return reshape_tesa(data, call.shape) if call.dtype == data.dtype else None
 
 
 def _reshape_backward(call: Call) -> Needs:
-    name, data = _data(call)
+    name, data = call.data()
     return {name: reshape_need(call.need, call.shape, data.shape)}
 
 
@@ -131,33 +121,33 @@ def permuting(*names: str) -> None:
 
 def _order(call: Call) -> list[int]:
     """For each dimension of the result, the dimension it was; read off the operator itself with distinct sizes."""
-    name, data = _data(call)
+    name, data = call.data()
     distinct = torch.zeros([1] * len(data.shape)).expand(list(range(2, 2 + len(data.shape))))
     return [size - 2 for size in call.run(**{name: distinct}).shape]
 
 
 def _permute(call: Call) -> TeSA:
-    data, order = _data(call)[1], _order(call)
+    data, order = call.data()[1], _order(call)
     parts = (part.permute(order) for part in (data.known, data.value, data.need))
     return TeSA(call.shape, call.dtype, *parts)
 
 
 def _permute_backward(call: Call) -> Needs:
     order = _order(call)
-    return {_data(call)[0]: call.need.permute([order.index(d) for d in range(len(order))])}
+    return {call.data()[0]: call.need.permute([order.index(d) for d in range(len(order))])}
 
 
 permuting(*aten("permute transpose t numpy_T swapaxes swapdims movedim moveaxis mT"))
 
 
 def _expand(call: Call) -> TeSA:
-    _, data = _data(call)
+    _, data = call.data()
     parts = (align(part, call.rank) for part in (data.known, data.value, data.need))
     return TeSA(call.shape, call.dtype, *parts)
 
 
 def _expand_backward(call: Call) -> Needs:
-    name, data = _data(call)
+    name, data = call.data()
     return {name: reduce_to(call.need, data.shape)}
 
 

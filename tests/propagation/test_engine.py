@@ -314,6 +314,28 @@ def test_a_symbolic_batch_keeps_heads_apart() -> None:
         assert garbage_injection(result, (torch.randn(batch, 5, 8),), {}) < 1e-4
 
 
+class Moved(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Conv2d(3, 8, 1), nn.Conv2d(2, 3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.pixel_shuffle(self.a(x).roll(1, 1), 2)
+        return self.b(F.pad(y.flip(0), (1, 1, 1, 1), value=2.0))
+
+
+def test_data_movement_works_with_a_symbolic_batch() -> None:
+    model = Moved()
+    result = propagate(annotate(capture(model, (torch.randn(2, 3, 4, 4),)), {"a": rows(model.a, [0, 1, 2, 7])}))
+    assert result.annotated.captured.dynamic == ((0,),)
+    assert result.barriers == ()
+    padded = by_name(result)["pad"]
+    assert padded.known[0, 0, 1:-1, 1:-1].all()
+    assert not padded.known[0, 1, 1:-1, 1:-1].any()
+    assert padded.value[0, :, 0].eq(2.0).all()
+    assert garbage_injection(result, (torch.randn(5, 3, 4, 4),), {}) < 1e-4
+
+
 ACTIVATIONS: list[Callable[[], nn.Module]] = [nn.Sigmoid, nn.Softplus, nn.Tanh, nn.Hardsigmoid, nn.ELU, nn.Mish]
 
 
