@@ -288,6 +288,13 @@ def test_functions_of_constants_are_run_even_without_a_rule() -> None:
     assert by_name(result)["cumsum"].full_value().tolist() == [0, 1, 3, 6]
 
 
+def test_folding_has_a_size_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    annotated = annotate(trace(Positions(), torch.randn(3, 4)), {})
+    assert propagate(annotated).barriers == ()
+    monkeypatch.setattr("sparta.propagation.engine.LARGEST_FOLD", 3)
+    assert by_name(propagate(annotated))["cumsum"].is_unknown
+
+
 class Heads(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -246,3 +246,37 @@ def test_padding_is_known() -> None:
     result = forward(aten.constant_pad_nd.default, tesa([0.0, 0.0], False), [1, 0], 5.0)
     assert full_known(result) == [True, False, False]
     assert result.full_value()[0].item() == 5.0
+
+
+X, SQUARE, HEADS = tesa([[0.0, 0.0]]), tesa([[0.0, 0.0]] * 2), _heads(2, [])
+IMAGE, VECTOR = _channels(None, 0.0), tesa([0.0, 1.0])
+
+DECLINED: list[tuple[torch._ops.OpOverload, tuple[Any, ...], dict[str, Any]]] = [
+    (aten.addmm.default, (X, X, SQUARE), {"beta": 2}),
+    (aten.matmul.default, (tesa([0.0, 0.0]), SQUARE), {}),
+    (aten.dropout.default, (X, 0.5, True), {}),
+    (aten.scaled_dot_product_attention.default, (HEADS, HEADS, HEADS, None, 0.5), {}),
+    (aten.batch_norm.default, (IMAGE, None, None, VECTOR, VECTOR, True, 0.1, 1e-5, True), {}),
+    (aten.batch_norm.default, (IMAGE, tesa([0.0, 0.0], False), None, VECTOR, VECTOR, False, 0.1, 1e-5, True), {}),
+    (aten.layer_norm.default, (X, [2], tesa([0.0, 0.0], False)), {}),
+    (aten.group_norm.default, (IMAGE, 1, tesa([0.0, 0.0], False)), {}),
+    (aten.prelu.default, (X, tesa([0.0], False)), {}),
+    (aten.view.dtype, (X, torch.int32), {}),
+    (aten.conv2d.default, (tesa([[[0.0]]]), TeSA.constant(torch.ones(1, 1, 1, 1))), {}),
+    (aten.index_select.default, (X, 1, tesa([0], False, torch.int64)), {}),
+]
+
+
+@pytest.mark.parametrize(("target", "args", "kwargs"), DECLINED, ids=lambda value: str(value)[:40])
+def test_a_rule_declines_what_it_cannot_treat(
+    target: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    call = make_call(target, *args, **kwargs)
+    assert rule_of(call).forward(call) is None
+
+
+def test_an_index_map_has_a_size_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    call = make_call(aten.roll.default, SQUARE, [1], [1])
+    assert rule_of(call).forward(call) is not None
+    monkeypatch.setattr("sparta.propagation.rules.movement.LARGEST_MAP", 3)
+    assert rule_of(call).forward(call) is None
