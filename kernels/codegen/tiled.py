@@ -14,6 +14,9 @@ from sparta.kernels.codegen.threads import run
 from sparta.kernels.codegen.tiles import ROW_STEP, Compute, Sink, Source, Tiling, tile_module
 from sparta.kernels.machine import Machine
 
+_KEPT_TABLES = 64
+"""Tables of jobs that a kernel remembers: one for each size of input seen."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Jobs:
@@ -79,6 +82,8 @@ class Tiled:
         key = (images, tokens, threads)
         jobs = self._jobs.get(key)
         if jobs is None:
+            if len(self._jobs) >= _KEPT_TABLES:
+                self._jobs.clear()
             jobs = self._jobs[key] = self._cut(images, tokens, threads)
         run(
             self.native,
@@ -105,10 +110,18 @@ class Tiled:
 
 def _imbalance(jobs: int, threads: int) -> float:
     """How much longer the busiest thread works than it would if the jobs were divisible."""
-    return -(-jobs // threads) * threads / jobs
+    return -(-jobs // threads) * threads / max(jobs, 1)
 
 
-def operand(tensor: Tensor | None, wanted: bool) -> int:
-    """The address of an operand of the epilogue, 0 if the kernel was built without it."""
+def operand(tensor: Tensor | None, wanted: bool) -> Tensor | None:
+    """An operand of the epilogue, contiguous; None if the kernel was built without it.
+
+    The caller holds on to it while the kernel reads it.
+    """
     assert (tensor is not None) == wanted, "bias and residual must be given exactly where the epilogue has them"
+    return None if tensor is None else tensor.contiguous()
+
+
+def address(tensor: Tensor | None) -> int:
+    """Where the elements of an operand are; 0 for None."""
     return 0 if tensor is None else tensor.data_ptr()

@@ -12,7 +12,7 @@ from sparta.kernels.codegen.products import PLANES_PACK, PLANES_STORE, can_tile,
 from sparta.kernels.codegen.sinks import PlanesSink
 from sparta.kernels.codegen.sources import PlanesSource
 from sparta.kernels.codegen.threads import borrowed, run
-from sparta.kernels.codegen.tiled import Tiled, operand
+from sparta.kernels.codegen.tiled import Tiled, address, operand
 from sparta.kernels.conv.geometry import Geometry
 from sparta.kernels.conv.spread import spread_module
 from sparta.kernels.formats import Format
@@ -37,8 +37,9 @@ class _TiledConv:
 
     def __call__(self, x: Tensor, bias: Tensor | None, residual: Tensor | None, threads: int) -> Tensor:
         y = torch.empty((x.shape[0], self.conv.out_channels, *self.conv.out_image), dtype=torch.float32)
-        operands = operand(bias, self.conv.epilogue.bias), operand(residual, self.conv.epilogue.residual)
-        result = (y.data_ptr(), *operands)
+        bias = operand(bias, self.conv.epilogue.bias)
+        residual = operand(residual, self.conv.epilogue.residual)
+        result = y.data_ptr(), address(bias), address(residual)
         if self.spread is None:
             self._multiply(x.data_ptr(), result, x.shape[0], threads)
             return y

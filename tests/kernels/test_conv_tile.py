@@ -106,6 +106,13 @@ def test_neighbors_of_the_image_do_not_leak(name: str) -> None:
     _assert_close(_build(conv, weight)(x, None, None, 1), _expected(x, weight, conv))
 
 
+@pytest.mark.parametrize("name", ["3x3 padded", "1x1"])
+def test_no_images_give_no_images(name: str) -> None:
+    conv = _CONVS[name]
+    y = _build(conv, _weight(conv))(torch.empty(0, conv.in_channels, *conv.image), None, None, 2)
+    assert y.shape == (0, conv.out_channels, *conv.out_image)
+
+
 def test_nan_reaches_only_the_pixels_that_see_it() -> None:
     conv = _CONVS["3x3 padded"]
     weight = _weight(conv, density=1.0)

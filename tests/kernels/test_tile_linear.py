@@ -211,6 +211,26 @@ def test_operands_must_match_the_epilogue() -> None:
         kernel(torch.randn(4, 8), None, None, 1)
 
 
+def test_no_tokens_give_no_rows() -> None:
+    kernel = _build(_weight(8, 8, 0.5), "csr", Epilogue())
+    assert kernel(torch.empty(0, 8), None, None, 2).shape == (0, 8)
+
+
+def test_strided_operands_of_the_epilogue() -> None:
+    weight, x = _weight(24, 30, 0.5), torch.randn(18, 30)
+    bias, residual = torch.randn(24, 2)[:, 0], torch.randn(24, 18).T
+    y = _build(weight, "csr", Epilogue(True, True))(x, bias, residual, 1)
+    _assert_close(y, _expected(x, weight) + bias + residual)
+
+
+def test_many_sizes_of_input_are_not_all_remembered() -> None:
+    kernel, weight = _ragged_kernel("csr")
+    for tokens in range(1, 140):
+        x = torch.randn(tokens, 77)
+        _assert_close(kernel(x, None, None, 1), _expected(x, weight))
+    assert len(kernel.tiled._jobs) <= 64  # type: ignore[attr-defined]
+
+
 def test_blocks_of_other_heights_are_not_supported() -> None:
     weight = Bsr.from_dense(torch.ones(12, 12), block=(6, 1))
     assert not find("bsr_tile").supports(Linear(12, 12), weight, host_machine())
