@@ -18,7 +18,7 @@ from torch import Tensor
 from sparta.kernels.codegen.ir import F32, I16, I32, I64, Function, Module, Value, Variable
 from sparta.kernels.formats import Csr, Format, Sell
 from sparta.kernels.formats.sell import PADDING
-from sparta.kernels.linear.native import CALL, bind, cut, kernel_function, loop_over_parts, store_outputs
+from sparta.kernels.linear.native import CALL, bind, cut, kernel_function, loop_over_parts, store_outputs, sum_of
 from sparta.kernels.machine import Isa, Machine
 from sparta.kernels.problem import Linear, Problem
 from sparta.kernels.table import Compiled, Kernel, kernel
@@ -41,7 +41,10 @@ _PERMUTE: dict[Isa, str] = {"avx512": "llvm.x86.avx512.permvar.sf.512", "avx2": 
 _FETCH: dict[Isa, float] = {"avx512": 0.55, "avx2": 0.8, "neon": 1.0, "generic": 1.2}
 """Cycles per feature that is fetched."""
 
-_PERMUTED = 1.4
+_CHAINS = 4
+"""Independent sums of a vector of outputs."""
+
+_PERMUTED = 1.6
 """Cycles per vector of features that are looked up."""
 
 
@@ -74,11 +77,10 @@ class Layout:
         """Vectors of outputs."""
         return -(-self.out_features // self.lanes)
 
-    def worthwhile(self, machine: Machine, entries: int) -> float:
+    @property
+    def worthwhile(self) -> float:
         """How many nonzeros a vector must hold on average for its layer to beat fetching them."""
-        cycle = machine.seconds(multiplies=2 * machine.lanes, streamed=0)
-        read = 1e-9 * (self.lanes * 4.5) / machine.bandwidth(entries * 8)
-        return max(_PERMUTED * cycle, read) / (_FETCH[machine.isa] * cycle) if machine.isa in _PERMUTE else float("inf")
+        return _PERMUTED / _FETCH[self.isa] if self.isa in _PERMUTE else float("inf")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,14 +96,14 @@ class Packed:
     """What the layers do not hold."""
 
 
-def pack(weight: Csr, layout: Layout, machine: Machine) -> Packed:
+def pack(weight: Csr, layout: Layout) -> Packed:
     """The nonzeros of `weight` in as many layers as are worthwhile, and slices."""
     lanes = layout.lanes
     rows, columns = weight.row_indices(), weight.col_indices.long()
     ranks = _ranks(rows * layout.padded + columns // lanes)
     slots = layout.groups * layout.padded // lanes
     filled = torch.bincount(ranks, minlength=1) / slots
-    layers = int((filled >= layout.worthwhile(machine, weight.nnz)).cumprod(0).sum())
+    layers = int((filled >= layout.worthwhile).cumprod(0).sum())
     blocks = layout.padded // layout.block
     weights = torch.zeros((layout.groups, layers, blocks * _NIBBLES, lanes))
     places = torch.zeros(weights.shape, dtype=torch.int64)
@@ -207,12 +209,12 @@ class _Emitter:
     def _group(self, token: Value, group: Value, valid: int) -> None:
         f, lanes = self.f, self.layout.lanes
         output = group * lanes
-        totals = [f.variable(self.type, f.load(self.type, self.sums, output)), f.variable(self.type, 0.0)]
+        totals = [f.variable(self.type, f.load(self.type, self.sums, output))]
+        totals += [f.variable(self.type, 0.0) for _ in range(_CHAINS - 1)]
         if self.layout.isa in _PERMUTE:
             self._layers(group, totals)
         place = output + token * self.problem.out_features
-        total = totals[0].get() + totals[1].get()
-        store_outputs(f, total, self.problem.epilogue, output=output, place=place, valid=valid)
+        store_outputs(f, sum_of(totals), self.problem.epilogue, output=output, place=place, valid=valid)
 
     def _layers(self, group: Value, totals: list[Variable]) -> None:
         """Add the layers of a vector of outputs to `totals`."""
@@ -262,7 +264,7 @@ class LookupLinear(Kernel):
         """The nonzeros packed in layers and slices, and the code for the shape."""
         assert isinstance(problem, Linear) and isinstance(weight, Csr)
         layout = Layout.of(problem, machine)
-        packed = pack(weight, layout, machine)
+        packed = pack(weight, layout)
         rest = packed.rest
         columns = torch.where(rest.col_indices == PADDING, layout.in_features, rest.col_indices).to(torch.uint16)
         arrays = (rest.row_indices, rest.slice_indices, columns, rest.values.to(torch.float32))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sparta.kernels.codegen.epilogue import finish
-from sparta.kernels.codegen.ir import I32, I64, PTR, Function, Module, Type, Value
+from sparta.kernels.codegen.ir import I32, I64, PTR, Function, Module, Type, Value, Variable
 from sparta.kernels.problem import Epilogue, Linear
 
 CALL = 6e-6
@@ -63,6 +63,14 @@ def store_outputs(
         f.store(result, f["y"], place)
     else:
         f.masked_store(result, f["y"], mask, place)
+
+
+def sum_of(variables: Sequence[Variable]) -> Value:
+    """The sum of independent accumulators, pairwise."""
+    values = [variable.get() for variable in variables]
+    while len(values) > 1:
+        values = [a + b for a, b in zip(values[::2], values[1::2], strict=True)]
+    return values[0]
 
 
 def cut(offsets: Tensor, parts: int, *, overhead: int) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor
 from sparta.kernels.codegen.ir import F32, I32, I64, PTR, Function, Module, Type, Value, Variable
 from sparta.kernels.formats import Bsr, Format
 from sparta.kernels.formats.base import offsets_of
-from sparta.kernels.linear.native import CALL, bind, cut, kernel_function, loop_over_parts, store_outputs
+from sparta.kernels.linear.native import CALL, bind, cut, kernel_function, loop_over_parts, store_outputs, sum_of
 from sparta.kernels.machine import Machine
 from sparta.kernels.problem import Linear, Problem
 from sparta.kernels.table import Compiled, Kernel, kernel
@@ -181,7 +181,7 @@ class _Tile:
         if unroll > 1:
             with f.loop(even, stop) as column:
                 self._column(column, sums[0])
-        return {place: _total([part[place].get() for part in sums]) for place in places}
+        return {place: sum_of([part[place] for part in sums]) for place in places}
 
     def _column(self, column: Value, sums: dict[tuple[int, int], Variable]) -> None:
         f, shape = self.f, self.shape
@@ -193,13 +193,6 @@ class _Tile:
             for vector, weight in enumerate(vectors):
                 total = sums[token, vector]
                 total.set(f.fma(weight, x, total.get()))
-
-
-def _total(values: list[Value]) -> Value:
-    """The sum, pairwise."""
-    while len(values) > 1:
-        values = [a + b for a, b in zip(values[::2], values[1::2], strict=True)]
-    return values[0]
 
 
 @kernel()

@@ -16,7 +16,7 @@ from sparta.kernels.codegen.ir import F32, I16, I32, I64, PTR, Function, Module,
 from sparta.kernels.codegen.transpose import transposed
 from sparta.kernels.formats import Csr, Format
 from sparta.kernels.formats.base import offsets_of
-from sparta.kernels.linear.native import CALL, bind, cut, kernel_function, loop_over_parts, store_outputs
+from sparta.kernels.linear.native import CALL, bind, cut, kernel_function, loop_over_parts, store_outputs, sum_of
 from sparta.kernels.machine import Machine
 from sparta.kernels.problem import Linear, Problem
 from sparta.kernels.table import Compiled, Kernel, kernel
@@ -173,7 +173,7 @@ class _Emitter:
                 value = f.load_splat(f["values"], entry + step, tile.lanes)
                 for vector, total in enumerate(sums[step % chains]):
                     total.set(f.fma(value, f.load(self.type, features, vector * tile.lanes), total.get()))
-        return [_total([chain[vector].get() for chain in sums]) for vector in range(tile.vectors)]
+        return [sum_of([chain[vector] for chain in sums]) for vector in range(tile.vectors)]
 
     def _store(self, output: Value, token: Value, valid: int) -> None:
         """Transpose the sums of a square of outputs and tokens, and store them."""
@@ -186,13 +186,6 @@ class _Emitter:
             place = output + (token + lane) * self.problem.out_features
             total = f.load(self.type, square, lane * tile.lanes)
             store_outputs(f, total, self.problem.epilogue, output=output, place=place, valid=valid)
-
-
-def _total(values: list[Value]) -> Value:
-    total = values[0]
-    for value in values[1:]:
-        total = total + value
-    return total
 
 
 def _tile_cost(tile: Tile, problem: Linear, weight: Format, machine: Machine) -> float:

@@ -135,7 +135,7 @@ def test_lookup_splits_into_layers_and_slices(rows: int, columns: int, density: 
     machine = MACHINES[isa][0]
     layout = lookup.Layout.of(Linear(rows, columns), machine)
     weight = weight_of(rows, columns, density)
-    packed = lookup.pack(Csr.from_dense(weight), layout, machine)
+    packed = lookup.pack(Csr.from_dense(weight), layout)
     words = packed.places.long()[:, :, :, None] >> 4 * torch.arange(8)[:, None]
     place = (words & (layout.lanes - 1)).flatten(2, 3)
     window = torch.arange(place.shape[2])[:, None] * layout.lanes
@@ -149,7 +149,7 @@ def test_full_rows_are_looked_up_where_a_register_can_be_permuted() -> None:
     weight = Csr.from_dense(torch.ones(32, 64))
     for isa, layers in (("avx512", 16), ("avx2", 8), ("neon", 0), ("generic", 0)):
         machine = MACHINES[isa][0]
-        packed = lookup.pack(weight, lookup.Layout.of(Linear(32, 64), machine), machine)
+        packed = lookup.pack(weight, lookup.Layout.of(Linear(32, 64), machine))
         assert packed.layers == layers
         assert packed.rest.nnz == (0 if layers else 32 * 64)
 
