@@ -114,11 +114,3 @@ def emit_bias(folder: Folder, offset: Offset, origin: fx.Node | None, tail: Tail
         return None
     bias = offset.bias.to(folder.tesa(tail.result).dtype)
     return folder.emit(bias, f"{tail.result.name}_bias") if origin is None else folder.weight(bias, origin)
-
-
-def note_removed(folder: Folder, weight: fx.Node) -> None:
-    """Record that nothing is left of a layer's weight."""
-    name = folder.qualified(weight)
-    if name is not None:
-        before = tuple(folder.original(name).shape)
-        folder.removed.setdefault(name, (before, (0,) * len(before)))

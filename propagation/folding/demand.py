@@ -12,7 +12,7 @@ from sparta.propagation.folding import layout as lay
 from sparta.propagation.folding.elementwise import is_elementwise, pull_elementwise
 from sparta.propagation.folding.folder import Folder
 from sparta.propagation.folding.layout import Layout
-from sparta.propagation.folding.table import PULLS, operator_name
+from sparta.propagation.folding.table import ITEM_RULES, PULLS, RULES, operator_name
 
 
 def demands(folder: Folder) -> dict[fx.Node, Layout]:
@@ -22,11 +22,20 @@ def demands(folder: Folder) -> dict[fx.Node, Layout]:
         if folder.is_tensor(node) and folder.is_live(node):
             layout = folder.want(node)
             for user in node.users:
-                pull = pull_elementwise if is_elementwise(user) else PULLS.get(operator_name(user))
-                if user in found and pull is not None:
-                    layout = _union(folder, node, layout, pull(folder, node, user, found[user]))
+                layout = _union(folder, node, layout, _demanded(folder, node, user, found))
             found[node] = layout
     return found
+
+
+def _demanded(folder: Folder, node: fx.Node, user: fx.Node, found: dict[fx.Node, Layout]) -> Layout:
+    """The layout in which `user` will take `node`: whole for outputs and operators without a fold rule."""
+    if is_elementwise(user) and user in found:
+        return pull_elementwise(folder, node, user, found[user])
+    name = operator_name(user)
+    if name in PULLS and user in found:
+        return PULLS[name](folder, node, user, found[user])
+    known = name in RULES or name in ITEM_RULES or user not in found
+    return folder.want(node) if known and user.op != "output" else lay.whole(len(folder.tesa(node).shape))
 
 
 def _union(folder: Folder, node: fx.Node, left: Layout, right: Layout) -> Layout:

@@ -22,6 +22,7 @@ from sparta.propagation.folding.elementwise import fold_elementwise, is_elementw
 from sparta.propagation.folding.folder import Folder
 from sparta.propagation.folding.table import ITEM_RULES, RULES, operator_name
 from sparta.propagation.stages import Folded, Propagated
+from sparta.tesa.compressed import anywhere
 
 _log = logging.getLogger("sparta.propagation.folding")
 
@@ -49,6 +50,7 @@ def fold(propagated: Propagated) -> Folded:
     folder.graph.eliminate_dead_code()
     folder.graph.lint()
     folder.constants.prune()
+    _note_removed(folder)
     module = fx.GraphModule(folder.root, folder.graph)
     return Folded(module.eval(), dict(folder.constants.names), propagated, dict(folder.removed))
 
@@ -108,6 +110,15 @@ def fallback(folder: Folder, node: fx.Node) -> None:
 def _output(folder: Folder, node: fx.Node) -> None:
     leaves: Any = fx.map_arg(node.args[0], folder.operand)
     folder.graph.output(tuple(leaves))
+
+
+def _note_removed(folder: Folder) -> None:
+    """Record the matrices that nothing is left of, because no output needs them."""
+    for node in folder.captured.graph.find_nodes(op="placeholder"):
+        name = folder.captured.names.get(node.name)
+        if name is not None and len(folder.tesa(node).shape) > 1 and not anywhere(folder.tesa(node).need):
+            before = tuple(folder.tensor(node).shape)
+            folder.removed[name] = (before, (0,) * len(before))
 
 
 _STEPS = {"placeholder": _placeholder, "get_attr": _get_attr, "call_function": _call, "output": _output}

@@ -103,12 +103,16 @@ class Folder:
         return self._layouts[node] if node in self._layouts else self.want(node)
 
     def place(self, node: fx.Node, made: fx.Node, layout: Sequence[Kept] | None = None) -> bool:
-        """Record the counterpart of a node (whole when no layout is given); returns True for rules to return."""
+        """Record the counterpart of a node (whole when no layout is given), for rules to return.
+
+        Declines, with False, a layout that lacks something that is wanted: propagation has no rule for the operator,
+        or a coarser one than the operator deserves, and calls unknown what the operands know.
+        """
         if layout is not None or self.is_tensor(node):
             shape = self.tesa(node).shape
             kept = layout if layout is not None else lay.whole(len(shape))
-            covers = map(lay.contains, kept, self.want(node), shape)
-            assert all(covers), f"{node} is placed without all that is wanted of it"
+            if not all(map(lay.contains, kept, self.want(node), shape)):
+                return False
             self._layouts[node] = tuple(map(lay.simplify, kept, shape))
         self._placed[node] = made
         self.stand_for(made, node)
