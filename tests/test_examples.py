@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
-EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+import sparta
+
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLES = ROOT / "examples"
 SAID = {
     "quickstart": "saved, loaded, same results",
     "prune_and_optimize": "3.bias: (64,) -> (32,)",
@@ -27,3 +33,15 @@ def test_example(
     monkeypatch.chdir(tmp_path)
     runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
     assert SAID[name] in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/architecture.md"])
+def test_code_in_the_documentation_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    x = torch.randn(4, 32)
+    given = {"model": nn.Sequential(nn.Linear(32, 64), nn.ReLU()), "masks": {"0.weight": torch.rand(64, 32) > 0.5}}
+    names = {"sparta": sparta, "x": x, "args": (x,), "kwargs": {}, **given}
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    assert blocks
+    for block in blocks:
+        exec(block, names)
