@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from sparta.reporting.report import LayerReport as LayerReport
     from sparta.reporting.report import Report as Report
     from sparta.runtime.module import OptimizedModule as OptimizedModule
+    from sparta.runtime.rewrite import specialize as specialize
     from sparta.tesa import load_masks as load_masks
     from sparta.tesa.errors import CaptureError as CaptureError
     from sparta.tesa.errors import FormatError as FormatError
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from sparta.tesa.errors import UnsupportedOpError as UnsupportedOpError
     from sparta.tesa.errors import UnsupportedTargetError as UnsupportedTargetError
     from sparta.tesa.errors import VerificationError as VerificationError
-    from sparta.transformation import specialize as specialize
     from sparta.transformation import transform as transform
 
 _HOMES = {
@@ -52,7 +52,7 @@ _HOMES = {
     "propagate": "sparta.propagation.engine",
     "fold": "sparta.propagation.folding",
     "transform": "sparta.transformation",
-    "specialize": "sparta.transformation",
+    "specialize": "sparta.runtime.rewrite",
     "load_masks": "sparta.tesa",
     "OptimizedModule": "sparta.runtime.module",
     "LayerReport": "sparta.reporting.report",

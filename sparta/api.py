@@ -23,9 +23,10 @@ from sparta.runtime.inputs import Call
 from sparta.runtime.module import OptimizedModule
 from sparta.runtime.program import Program
 from sparta.runtime.reference import masked_model
+from sparta.runtime.rewrite import specialize
 from sparta.settings import Settings
 from sparta.tesa.errors import CaptureError, QuantizationError
-from sparta.transformation import specialize, transform
+from sparta.transformation import transform
 
 log = logging.getLogger("sparta")
 

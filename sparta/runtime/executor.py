@@ -25,7 +25,7 @@ Place = tuple[int, tuple[int, int]]
 
 @dataclass(slots=True)
 class Executor:
-    """Runs one plan with one weight; kernels are compiled at their first use and kept.
+    """Runs one plan with one weight; kernels are compiled at their first use and kept while the weight stays.
 
     Parameters
     ----------
@@ -45,6 +45,9 @@ class Executor:
     def __call__(self, x: Tensor, bias: Tensor | None, residual: Tensor | None) -> Tensor:
         """The operator's result for a contiguous `x`."""
         problem, tokens, image = self._instance(x)
+        if tokens == 0:
+            return self._empty(x, problem)
+        self._follow_changes()
         place = bucket_of(tokens), image
         run = self.compiled.get(place)
         if run is None:
@@ -62,6 +65,18 @@ class Executor:
         problem = self.plan.problem
         image = problem.image if isinstance(problem, Conv) else (0, 0)
         self.compiled[bucket_of(tokens), image] = self._specialize(problem, tokens)
+
+    @staticmethod
+    def _empty(x: Tensor, problem: Problem) -> Tensor:
+        out = (problem.matrix[0], *problem.out_image) if isinstance(problem, Conv) else (problem.matrix[0],)
+        return x.new_empty((0, *out))
+
+    def _follow_changes(self) -> None:
+        """Pack the kernels again if the stored values were changed in place, as by `load_state_dict`."""
+        version = version_of(self.weight.values)
+        if version != self.version:
+            self.compiled.clear()
+            self.version = version
 
     @property
     def threads(self) -> int:
@@ -106,7 +121,7 @@ _EXECUTORS: _Table = {}
 
 
 def executor_for(components: Sequence[Tensor], plan: str) -> Executor:
-    """The executor of a stored weight and a plan, made at the first call and again when the values change in place.
+    """The executor of a stored weight and a plan, made at the first call.
 
     Raises
     ------
@@ -119,7 +134,7 @@ def executor_for(components: Sequence[Tensor], plan: str) -> Executor:
     values = components[-1]
     key = id(values), plan
     found = _EXECUTORS.get(key)
-    if found is not None and found[0]() is values and found[1].version == _version(values):
+    if found is not None and found[0]() is values:
         return found[1]
     executor = _make(components, plan, values)
     _EXECUTORS[key] = weakref.ref(values, partial(_forget, key, _EXECUTORS)), executor
@@ -131,7 +146,8 @@ def _forget(key: tuple[int, str], table: _Table, _: object) -> None:
     table.pop(key, None)
 
 
-def _version(tensor: Tensor) -> int:
+def version_of(tensor: Tensor) -> int:
+    """How often `tensor` was changed in place; 0 for inference tensors, which do not count."""
     return 0 if tensor.is_inference() else tensor._version
 
 
@@ -147,4 +163,4 @@ def _make(components: Sequence[Tensor], text: str, values: Tensor) -> Executor:
         raise FormatError(message)
     stored = dict(zip(names, components, strict=True))
     weight = find_format(plan.format).from_components(plan.problem.matrix, stored, plan.parameters)
-    return Executor(plan, weight, _version(values))
+    return Executor(plan, weight, version_of(values))

@@ -28,8 +28,9 @@ from sparta.runtime.graph_json import decode_argument, decode_graph, encode_argu
 from sparta.runtime.inputs import Leaf
 from sparta.runtime.module import OptimizedModule
 from sparta.runtime.program import Program
+from sparta.runtime.rewrite import OPERATORS
+from sparta.runtime.tensors import place
 from sparta.tesa.errors import FormatError, SpartaError
-from sparta.transformation.rewrite import OPERATORS, place
 from sparta.version import __version__
 
 FORMAT_VERSION = 1
@@ -182,7 +183,7 @@ def _check_sparse(module: fx.GraphModule) -> None:
 
 def _decode_leaf(dtype: Any, shape: Any, value: Any) -> Leaf:
     kind = decode_argument(dtype, {})
-    sizes = tuple(None if size is None else int(size) for size in shape)
+    sizes = tuple(size if isinstance(size, str) else int(size) for size in shape)
     return Leaf(kind if isinstance(kind, torch.dtype) else None, sizes, decode_argument(value, {}))
 
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import sympy
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
 
 from sparta.propagation.engine import nothing_known
 from sparta.propagation.folding import fold
@@ -16,10 +17,12 @@ from sparta.propagation.stages import Captured, Folded
 from sparta.reporting.report import LayerReport, Report
 from sparta.runtime.inputs import Call, Leaf, expected, first_of_batch, flatten
 from sparta.runtime.program import Program
+from sparta.runtime.rewrite import Specialized, specialize
 from sparta.runtime.verify import Comparison, compare, verification_call, wrong_sites
 from sparta.settings import Settings
+from sparta.tesa.compressed import shape_of
 from sparta.tesa.errors import KernelCompileError, UnsupportedOpError, VerificationError
-from sparta.transformation import Decision, Planned, Specialized, specialize, transform
+from sparta.transformation import Decision, Planned, transform
 from sparta.transformation.choose import DENSE
 from sparta.transformation.measure import measure
 
@@ -229,8 +232,18 @@ def _without(planned: Planned, decisions: Sequence[Decision]) -> Planned:
 
 
 def _accepted(leaves: list[Any], captured: Captured, *, any_batch: bool) -> tuple[Leaf, ...]:
-    free = captured.dynamic if any_batch else ((),) * len(leaves)
-    return tuple(expected(leaf, dims) for leaf, dims in zip(leaves, free, strict=True))
+    """What the program accepts: the call's own sizes, and any batch where it was verified and nothing was assumed."""
+    if not any_batch or captured.guards:
+        return tuple(expected(leaf) for leaf in leaves)
+    nodes = {node.name: node for node in captured.graph.find_nodes(op="placeholder")}
+    values = [nodes[name].meta["val"] for name in captured.user_inputs]
+    return tuple(expected(leaf, _symbols(value)) for leaf, value in zip(leaves, values, strict=True))
+
+
+def _symbols(value: object) -> dict[int, str]:
+    """Dimension -> name, for the dimensions of a captured input whose size is a free symbol."""
+    shape = shape_of(value) if isinstance(value, Tensor) else ()
+    return {dim: str(size) for dim, size in enumerate(shape) if isinstance(size, sympy.Symbol)}
 
 
 def _report(verified: Verified) -> Report:

@@ -58,25 +58,41 @@ def _binding_problems(signature: inspect.Signature, args: Sequence[Any], kwargs:
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """What a program expects of one flattened argument: a tensor's type and shape (None = any size), or a value."""
+    """What a program expects of one flattened argument: a tensor's type and shape, or a value.
+
+    A size is an int, or the name of a symbol that may have any value, the same everywhere in the call.
+    """
 
     dtype: torch.dtype | None
-    shape: tuple[int | None, ...]
+    shape: tuple[int | str, ...]
     value: Any = None
 
-    def accepts(self, leaf: object) -> bool:
-        """Whether the program can take this argument."""
+    def accepts(self, leaf: object, symbols: dict[str, int]) -> bool:
+        """Whether the program can take this argument; notes the values of symbolic sizes in `symbols`."""
         if not isinstance(leaf, Tensor):
             return self.dtype is None and type(leaf) is type(self.value) and bool(leaf == self.value)
-        fits = leaf.dtype == self.dtype and leaf.dim() == len(self.shape)
-        return fits and all(want is None or want == got for want, got in zip(self.shape, leaf.shape, strict=True))
+        if leaf.dtype != self.dtype or leaf.dim() != len(self.shape):
+            return False
+        for want, got in zip(self.shape, leaf.shape, strict=True):
+            if got != (symbols.setdefault(want, got) if isinstance(want, str) else want):
+                return False
+        return True
 
 
-def expected(leaf: object, dynamic: Sequence[int] = ()) -> Leaf:
-    """The expectation that `leaf` itself fulfills, with any size in its `dynamic` dimensions."""
+def accepts_all(wanted: Sequence[Leaf], leaves: Sequence[Any]) -> bool:
+    """Whether a program with these expectations can take these arguments."""
+    symbols: dict[str, int] = {}
+    return len(wanted) == len(leaves) and all(
+        want.accepts(leaf, symbols) for want, leaf in zip(wanted, leaves, strict=True)
+    )
+
+
+def expected(leaf: object, symbols: Mapping[int, str] | None = None) -> Leaf:
+    """The expectation that `leaf` itself fulfills; `symbols` names the dimensions of free size."""
     if not isinstance(leaf, Tensor):
         return Leaf(None, (), leaf)
-    return Leaf(leaf.dtype, tuple(None if d in dynamic else int(n) for d, n in enumerate(leaf.shape)))
+    free = symbols or {}
+    return Leaf(leaf.dtype, tuple(free.get(dim, int(size)) for dim, size in enumerate(leaf.shape)))
 
 
 def flatten(call: Call) -> tuple[list[Any], pytree.TreeSpec]:

@@ -7,7 +7,7 @@ import inspect
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from sparta.reporting.report import Report
 from sparta.runtime.inputs import Call, bind, flatten
 from sparta.runtime.program import Program
+from sparta.runtime.runner import Runner
 from sparta.tesa.errors import SpartaError
 
 log = logging.getLogger("sparta.runtime")
@@ -55,7 +56,7 @@ class OptimizedModule(nn.Module):
         super().__init__()
         self._hold(reference)
         self._compile = compile
-        self._programs = OrderedDict[int, Program]()
+        self._runners = OrderedDict[int, Runner]()
         self._lock = threading.RLock()
         self._max_shapes = max_shapes
         self._dynamic_batch = dynamic_batch
@@ -76,16 +77,23 @@ class OptimizedModule(nn.Module):
         InputError
             If the arguments do not bind to the model's forward.
         """
+        if not kwargs:
+            for runner in self._runners.values():
+                if runner.takes(args):
+                    return _without_grad(runner, (args, kwargs), args)
         call = bind(self._signature, args, kwargs)
         leaves, spec = flatten(call)
-        program = self._find(leaves, spec) or self.compile(*call[0], **call[1])
-        with torch.no_grad():
-            return program.run(call, leaves)
+        found = self._find(leaves, spec)
+        if found is None:
+            self.compile(*call[0], **call[1])
+            found = self._find(leaves, spec)
+            assert found is not None, "the program just compiled does not accept the call it was compiled for"
+        return _without_grad(found, call, leaves)
 
-    def _find(self, leaves: list[Any], spec: Any) -> Program | None:
-        for program in self._programs.values():
-            if program.accepts(leaves, spec):
-                return program
+    def _find(self, leaves: list[Any], spec: Any) -> Runner | None:
+        for runner in self._runners.values():
+            if runner.program.accepts(leaves, spec):
+                return runner
         return None
 
     def compile(self, *args: Any, **kwargs: Any) -> Program:  # type: ignore[override]
@@ -95,37 +103,37 @@ class OptimizedModule(nn.Module):
         with self._lock:
             found = self._find(leaves, spec)
             if found is not None:
-                return found
+                return found.program
             if self._compile is None or self._reference is None:
                 self._refuse_shape(leaves)
             program = self._compile(self._reference, call, self._dynamic_batch)
             if not program.accepts(leaves, spec):
                 program = self._compile(self._reference, call, False)
             self.adopt(program)
-            while len(self._programs) > self._max_shapes:
-                dropped, _ = self._programs.popitem(last=False)
+            while len(self._runners) > self._max_shapes:
+                dropped, _ = self._runners.popitem(last=False)
                 log.info("dropped compiled shape %d: more than %d shapes in use", dropped, self._max_shapes)
             return program
 
     def _refuse_shape(self, leaves: list[Any]) -> NoReturn:
         shapes = [tuple(leaf.shape) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-        known = ["; ".join(str(leaf.shape) for leaf in program.leaves or ()) for program in self._programs.values()]
+        known = ["; ".join(str(leaf.shape) for leaf in program.leaves or ()) for program in self.programs]
         message = (
-            f"this loaded model was not compiled for inputs {shapes}; it accepts {' or '.join(known)} (None = any "
-            "size). Optimize the original model with such an example and save it again."
+            f"this loaded model was not compiled for inputs {shapes}; it accepts {' or '.join(known)} (names stand for "
+            "any size). Optimize the original model with such an example and save it again."
         )
         raise SpartaError(message)
 
     @property
     def programs(self) -> tuple[Program, ...]:
         """The compiled programs, oldest first."""
-        return tuple(self._programs.values())
+        return tuple(runner.program for runner in self._runners.values())
 
     def adopt(self, program: Program) -> None:
         """Add a program; the tensors of the first one become this module's."""
-        if not self._programs:
+        if not self._runners:
             self._own(program.module)
-        self._programs[max(self._programs, default=-1) + 1] = program
+        self._runners[max(self._runners, default=-1) + 1] = Runner(program)
 
     def report(self) -> Report:
         """What was done and what it gained, for the first compiled shape.
@@ -138,10 +146,10 @@ class OptimizedModule(nn.Module):
         return self._first().report
 
     def _first(self) -> Program:
-        if not self._programs:
+        if not self._runners:
             message = "nothing is compiled yet: call the model once, or give example_inputs to sparta.optimize"
             raise SpartaError(message)
-        return next(iter(self._programs.values()))
+        return next(iter(self._runners.values())).program
 
     def save(self, path: str | Path) -> None:
         """Write the compiled programs to one file that `sparta.load` reads: JSON and safetensors, no pickle.
@@ -190,12 +198,15 @@ class OptimizedModule(nn.Module):
             If names or shapes differ, as for the state of a model pruned in another way.
         """
         try:
-            return super().load_state_dict(state_dict, strict=strict, assign=assign)
+            result = super().load_state_dict(state_dict, strict=strict, assign=assign)
         except RuntimeError as error:
             message = (
                 f"{error}\nThis is not the state of a model optimized with the same masks; see OptimizedModule.save."
             )
             raise SpartaError(message) from error
+        for key, runner in self._runners.items():
+            self._runners[key] = Runner(runner.program)  # `assign` replaces tensors, which runners hold
+        return result
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> OptimizedModule:
         """Convert the dense weights and compile again at the next call (`.half()`, `.to(...)`, `.double()`)."""
@@ -210,7 +221,7 @@ class OptimizedModule(nn.Module):
         if all(converted[name] is tensors[name] for name in tensors):
             return self
         self._hold(masked(self._reference, converted))
-        self._programs.clear()
+        self._runners.clear()
         self._own(_required(self._reference))
         return self
 
@@ -224,7 +235,7 @@ class OptimizedModule(nn.Module):
             dynamic_batch=self._dynamic_batch,
         )
         memo[id(self)] = twin
-        for program in self._programs.values():
+        for program in self.programs:
             module = copy.deepcopy(program.module, memo) if program.out_spec is not None else program.module
             twin.adopt(Program(module, program.in_spec, program.leaves, program.out_spec, program.report))
         return twin
@@ -233,3 +244,10 @@ class OptimizedModule(nn.Module):
 def _required(reference: nn.Module | None) -> nn.Module:
     assert reference is not None, "only a loaded model has no masked dense model, and it has programs"
     return reference
+
+
+def _without_grad(runner: Runner, call: Call, leaves: Sequence[Any]) -> Any:
+    if not torch.is_grad_enabled():
+        return runner.run(call, leaves)
+    with torch.no_grad():
+        return runner.run(call, leaves)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sparta.kernels.problem import Conv
-from sparta.runtime.executor import executor_for
+from sparta.runtime.executor import Executor, executor_for
 from sparta.transformation.plan import Plan
 
 _library = torch.library.Library("sparta", "DEF")
@@ -40,23 +40,29 @@ def empty_conv2d(x: Tensor, weight: list[Tensor], bias: Tensor | None, residual:
     return x.new_empty((x.shape[0], problem.out_channels, *problem.out_image))
 
 
-def _linear(x: Tensor, weight: list[Tensor], bias: Tensor | None, residual: Tensor | None, plan: str) -> Tensor:
-    if x.numel() == 0:
-        return empty_linear(x, weight, bias, residual, plan)
-    lead = x.shape[:-1]
-    rows = x.reshape(-1, x.shape[-1]).contiguous()
+def run_linear(executor: Executor, x: Tensor, bias: Tensor | None, residual: Tensor | None) -> Tensor:
+    """The result of a sparse linear for `x` of any rank, strides and batch."""
+    plain = x.dim() == 2 and residual is None
+    rows = (x if plain else x.reshape(-1, x.shape[-1])).contiguous()
     if residual is not None:
         residual = residual.reshape(-1, residual.shape[-1]).contiguous()
-    y = executor_for(weight, plan)(rows, bias, residual)
-    return y.reshape(*lead, y.shape[-1])
+    y = executor(rows, bias, residual)
+    return y if plain else y.reshape(*x.shape[:-1], y.shape[-1])
+
+
+def run_conv2d(executor: Executor, x: Tensor, bias: Tensor | None, residual: Tensor | None) -> Tensor:
+    """The result of a sparse convolution for NCHW data of any strides and batch."""
+    if residual is not None:
+        residual = residual.contiguous()
+    return executor(x.contiguous(), bias, residual).contiguous()
+
+
+def _linear(x: Tensor, weight: list[Tensor], bias: Tensor | None, residual: Tensor | None, plan: str) -> Tensor:
+    return run_linear(executor_for(weight, plan), x, bias, residual)
 
 
 def _conv2d(x: Tensor, weight: list[Tensor], bias: Tensor | None, residual: Tensor | None, plan: str) -> Tensor:
-    if x.numel() == 0:
-        return empty_conv2d(x, weight, bias, residual, plan)
-    if residual is not None:
-        residual = residual.contiguous()
-    return executor_for(weight, plan)(x.contiguous(), bias, residual).contiguous()
+    return run_conv2d(executor_for(weight, plan), x, bias, residual)
 
 
 _library.impl("linear", _linear, "CPU")

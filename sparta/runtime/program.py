@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from sparta.reporting.report import Report
-from sparta.runtime.inputs import Call, Leaf
+from sparta.runtime.inputs import Call, Leaf, accepts_all
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,8 +41,7 @@ class Program:
         """Whether this program can run a call with these leaves."""
         if self.leaves is None:
             return True
-        fits = len(leaves) == len(self.leaves) and spec == self.in_spec
-        return fits and all(want.accepts(leaf) for want, leaf in zip(self.leaves, leaves, strict=True))
+        return spec == self.in_spec and accepts_all(self.leaves, leaves)
 
     def run(self, call: Call, leaves: Sequence[Any]) -> Any:
         """The result of the model for a call, given with its leaves."""

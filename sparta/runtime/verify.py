@@ -13,10 +13,11 @@ from torch.utils import _pytree as pytree
 
 from sparta.propagation.shadow import masked
 from sparta.runtime.inputs import Call, flatten, fresh
+from sparta.runtime.rewrite import OPERATORS, Specialized
+from sparta.runtime.tensors import attribute
 from sparta.settings import Settings
 from sparta.transformation.choose import DENSE
 from sparta.transformation.plan import Decision, Site
-from sparta.transformation.rewrite import OPERATORS, Specialized
 
 log = logging.getLogger("sparta.runtime")
 
@@ -199,11 +200,4 @@ def _run_site(
 def _stored_components(module: fx.GraphModule) -> Iterator[tuple[str, list[Tensor]]]:
     for node in module.graph.nodes:
         if node.target in OPERATORS.values():
-            yield str(node.meta["site"]), [_attribute(module, part) for part in node.args[1]]
-
-
-def _attribute(module: nn.Module, node: fx.Node) -> Tensor:
-    value: Any = module
-    for part in str(node.target).split("."):
-        value = getattr(value, part)
-    return value  # type: ignore[no-any-return]
+            yield str(node.meta["site"]), [attribute(module, str(part.target)) for part in node.args[1]]

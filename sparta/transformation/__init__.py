@@ -1,7 +1,6 @@
-"""Where propagation and kernels meet: choosing how to run every weighted operator, and rewriting the graph to it."""
+"""Where propagation and kernels meet: choosing how to run every weighted operator."""
 
 from sparta.transformation.decide import transform
 from sparta.transformation.plan import Decision, Plan, Planned, Site
-from sparta.transformation.rewrite import Specialized, specialize
 
-__all__ = ["Decision", "Plan", "Planned", "Site", "Specialized", "specialize", "transform"]
+__all__ = ["Decision", "Plan", "Planned", "Site", "transform"]

@@ -48,9 +48,7 @@ def transform(folded: Folded, settings: Settings | None = None, leaves: Sequence
 
 def weight_of(folded: Folded, site: Site) -> Tensor:
     """The folded weight tensor of a site."""
-    tensor = folded.module
-    for part in site.weight.split("."):
-        tensor = getattr(tensor, part)
+    tensor = getattr(folded.module, site.weight)
     assert isinstance(tensor, Tensor)
     return tensor.detach()
 

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparta.runtime.inputs import bind, expected, first_of_batch, fresh
+from sparta.runtime.inputs import accepts_all, bind, expected, first_of_batch, fresh
 from sparta.tesa.errors import InputError
 
 
@@ -48,20 +48,26 @@ def test_surplus_and_doubled_arguments() -> None:
 
 @pytest.mark.parametrize("leaf", [torch.ones(2, 3), 3, None, "text", True, 2.5])
 def test_an_expectation_accepts_its_own_example(leaf: object) -> None:
-    assert expected(leaf).accepts(leaf)
+    assert accepts_all([expected(leaf)], [leaf])
 
 
 def test_expectations_refuse_other_types_and_values() -> None:
-    assert not expected(1).accepts(True)
-    assert not expected(torch.ones(2)).accepts(torch.ones(2, dtype=torch.float64))
-    assert not expected(torch.ones(2)).accepts(torch.ones(3))
-    assert not expected(None).accepts(torch.ones(1))
+    assert not accepts_all([expected(1)], [True])
+    assert not accepts_all([expected(torch.ones(2))], [torch.ones(2, dtype=torch.float64)])
+    assert not accepts_all([expected(torch.ones(2))], [torch.ones(3)])
+    assert not accepts_all([expected(None)], [torch.ones(1)])
 
 
 def test_symbolic_dimensions_accept_any_size() -> None:
-    want = expected(torch.ones(2, 3), dynamic=(0,))
-    assert want.accepts(torch.ones(17, 3))
-    assert not want.accepts(torch.ones(2, 4))
+    want = expected(torch.ones(2, 3), {0: "s0"})
+    assert accepts_all([want], [torch.ones(17, 3)])
+    assert not accepts_all([want], [torch.ones(2, 4)])
+
+
+def test_one_symbol_has_one_value() -> None:
+    want = [expected(torch.ones(2, 3), {0: "s0"}), expected(torch.ones(2), {0: "s0"})]
+    assert accepts_all(want, [torch.ones(17, 3), torch.ones(17)])
+    assert not accepts_all(want, [torch.ones(17, 3), torch.ones(1)])
 
 
 @given(st.integers(-5, 5), st.integers(0, 9))

@@ -19,6 +19,7 @@ from torch import Tensor, fx, nn
 
 from sparta.runtime import ops  # noqa: F401  (registers the operators)
 from sparta.runtime.executor import executor_for
+from sparta.runtime.tensors import attribute, place
 from sparta.tesa.errors import KernelCompileError
 from sparta.transformation.choose import DENSE
 from sparta.transformation.decide import weight_of
@@ -133,7 +134,7 @@ class _Builder:
             if node.op != "get_attr":
                 continue
             if node.target not in self.tensors:
-                value = _get(self.folded.module, str(node.target))
+                value = attribute(self.folded.module, str(node.target))
                 if not isinstance(value, Tensor):
                     setattr(root, str(node.target), value)
                     continue
@@ -157,22 +158,3 @@ def _attribute_node(node: fx.Node, position: int) -> fx.Node:
     argument = node.args[position]
     assert isinstance(argument, fx.Node)
     return argument
-
-
-def _get(module: nn.Module, name: str) -> object:
-    value: object = module
-    for part in name.split("."):
-        value = getattr(value, part)
-    return value
-
-
-def place(root: nn.Module, name: str, tensor: Tensor) -> None:
-    """Register `tensor` as buffer `name` of `root`, with empty modules for the parts before the dots."""
-    *path, leaf = name.split(".")
-    for part in path:
-        if part not in root._modules:
-            root.add_module(part, nn.Module())
-        child = root._modules[part]
-        assert child is not None
-        root = child
-    root.register_buffer(leaf, tensor.detach())

@@ -1,0 +1,27 @@
+"""Tensors of a module by their dotted names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+
+def attribute(module: nn.Module, name: str) -> Any:
+    """What `module` holds under a dotted name."""
+    value: Any = module
+    for part in name.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def place(root: nn.Module, name: str, tensor: Tensor) -> None:
+    """Register `tensor` as buffer `name` of `root`, with empty modules for the parts before the dots."""
+    *path, leaf = name.split(".")
+    for part in path:
+        if part not in root._modules:
+            root.add_module(part, nn.Module())
+        child = root._modules[part]
+        assert child is not None
+        root = child
+    root.register_buffer(leaf, tensor.detach())
