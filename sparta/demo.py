@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -147,6 +147,7 @@ def _try_pruning(
     fast = sparta.optimize(masked, masks, example_inputs=(images,))
     with torch.no_grad():
         seconds = measure({"dense": lambda: masked(images), "fast": lambda: fast(images)}, budget=1, rounds=(20, 400))
+    dense_ms, optimized_ms = 1e3 * seconds["dense"], 1e3 * seconds["fast"]
     return Outcome(
         model=subject.title,
         pruning=pruning.title,
@@ -154,9 +155,9 @@ def _try_pruning(
         trained_accuracy=accuracy(model, digits),
         optimized_accuracy=accuracy(fast, digits),
         error=_checked_error(masked, fast, digits.test_images),
-        dense_ms=1e3 * seconds["dense"],
-        optimized_ms=1e3 * seconds["fast"],
-        report=fast.report(),
+        dense_ms=dense_ms,
+        optimized_ms=optimized_ms,
+        report=replace(fast.report(), dense_ms=dense_ms, optimized_ms=optimized_ms),  # measured for longer, here
     )
 
 

@@ -61,4 +61,4 @@ def _bar(cell: Cell) -> str:
     if cell.share is None:
         return ""
     percent = f"{100 * cell.share:.0f}%"
-    return f" style='background: linear-gradient(to right, var(--bar) {percent}, transparent {percent})'"
+    return f" style='min-width: 5rem; background: linear-gradient(to right, var(--bar) {percent}, transparent {percent})'"
