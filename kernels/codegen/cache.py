@@ -10,6 +10,7 @@ import logging
 import os
 import stat
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import platformdirs
@@ -18,7 +19,7 @@ _log = logging.getLogger("sparta.kernels.cache")
 
 _VERSION = importlib.metadata.version("sparta")
 """Part of every key: another version may lay out entries, or call the code in them, differently."""
-_DIGEST = hashlib.sha256().digest_size
+_DIGEST_BYTES = hashlib.sha256().digest_size
 _LIMIT = 256 * 2**20
 
 
@@ -55,8 +56,8 @@ class ObjectCache:
             content = path.read_bytes() if _owned(path) else b""
         except OSError:
             return None
-        digest, code = content[:_DIGEST], content[_DIGEST:]
-        if not code or hashlib.sha256(code).digest() != digest:
+        digest, code = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+        if _digest(key, code) != digest:
             _log.warning("ignoring a damaged or foreign entry of the kernel cache: %s", path)
             return None
         with contextlib.suppress(OSError):
@@ -68,7 +69,7 @@ class ObjectCache:
         if self._directory is None:
             return
         try:
-            self._write(self._path(self._directory, key), hashlib.sha256(code).digest() + code)
+            self._write(self._path(self._directory, key), _digest(key, code) + code)
             self._evict(self._directory)
         except OSError as error:
             _log.warning("the kernel cache is off from now on, %s cannot be written: %s", self._directory, error)
@@ -91,13 +92,24 @@ class ObjectCache:
             raise
 
     def _evict(self, directory: Path) -> None:
-        entries = sorted(((entry.stat(), entry) for entry in directory.glob("*.o")), key=lambda item: item[0].st_mtime)
+        entries = sorted(_existing(directory), key=lambda item: item[0].st_mtime)
         excess = sum(status.st_size for status, _ in entries) - self._limit
         for status, entry in entries:
             if excess <= 0:
                 return
             entry.unlink(missing_ok=True)
             excess -= status.st_size
+
+
+def _digest(key: str, code: bytes) -> bytes:
+    return hashlib.sha256(key.encode() + code).digest()
+
+
+def _existing(directory: Path) -> Iterator[tuple[os.stat_result, Path]]:
+    """The entries, without those that another process removes meanwhile."""
+    for entry in directory.glob("*.o"):
+        with contextlib.suppress(FileNotFoundError):
+            yield entry.stat(), entry
 
 
 def _owned(path: Path) -> bool:

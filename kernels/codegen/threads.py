@@ -210,14 +210,25 @@ def _take(size: int) -> torch.Tensor:
     return buffer if buffer.numel() >= size else torch.empty(size, dtype=torch.uint8)
 
 
-@contextmanager
-def borrowed(size: int) -> Iterator[int]:
+class borrowed:  # noqa: N801 - reads like the function it could be, which would take three times longer
     """The address of at least `size` bytes of scratch memory, aligned to 64 bytes, for as long as the block runs."""
-    buffer = _take(size)
-    try:
-        yield buffer.data_ptr()
-    finally:
-        _free.append(buffer)
+
+    __slots__ = ("_buffer", "_size")
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def __enter__(self) -> int:
+        try:
+            self._buffer = _free.pop()
+        except IndexError:
+            self._buffer = torch.empty(self._size, dtype=torch.uint8)
+        if self._buffer.numel() < self._size:
+            self._buffer = torch.empty(self._size, dtype=torch.uint8)
+        return self._buffer.data_ptr()
+
+    def __exit__(self, *error: object) -> None:
+        _free.append(self._buffer)
 
 
 _PAGE = 4096

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from sparta.kernels.codegen.jit import Native, load
@@ -19,6 +18,12 @@ from sparta.kernels.formats import Format
 from sparta.kernels.machine import Machine
 from sparta.kernels.problem import Conv, Problem
 from sparta.kernels.table import Compiled, Kernel, kernel
+
+_COPY_FLOATS = 1 << 20
+"""Floats of padded copies that are made before they are used, unless there would be too few images for the threads."""
+
+_Result = tuple[Tensor, Tensor | None, Tensor | None]
+"""The result, the bias and the residual of some images."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,23 +41,32 @@ class _TiledConv:
     """Floats of the padded copy of an image."""
 
     def __call__(self, x: Tensor, bias: Tensor | None, residual: Tensor | None, threads: int) -> Tensor:
-        y = torch.empty((x.shape[0], self.conv.out_channels, *self.conv.out_image), dtype=torch.float32)
         bias = operand(bias, self.conv.epilogue.bias)
         residual = operand(residual, self.conv.epilogue.residual)
-        result = y.data_ptr(), address(bias), address(residual)
+        y = x.new_empty(x.shape[0], self.conv.out_channels, *self.conv.out_image)
         if self.spread is None:
-            self._multiply(x.data_ptr(), result, x.shape[0], threads)
+            self._multiply(x.data_ptr(), (y, bias, residual), threads)
             return y
-        # Beyond the last plane, the last tile reads pixels that are never stored.
-        floats = x.shape[0] * self.image_floats + self.tiled.tiling.widths[0].tokens
-        with borrowed(4 * floats) as planes:
-            run(self.spread, (x.data_ptr(), planes), jobs=x.shape[0] * x.shape[1], threads=threads)
-            self._multiply(planes, result, x.shape[0], threads)
+        # A few images at a time: their copies stay in the cache, and take little memory.
+        group = max(threads, _COPY_FLOATS // self.image_floats)
+        for first in range(0, x.shape[0], group):
+            some = slice(first, first + group)
+            rest = None if residual is None else residual[some]
+            self._convolve_copy(self.spread, x[some], (y[some], bias, rest), threads)
         return y
 
-    def _multiply(self, planes: int, result: tuple[int, ...], images: int, threads: int) -> None:
-        arguments = (planes, self.offsets.data_ptr(), *self.tiled.weight.addresses, *result)
-        self.tiled(arguments, images=images, tokens=self.pixels, threads=threads)
+    def _convolve_copy(self, spread: Native, x: Tensor, result: _Result, threads: int) -> None:
+        images, channels = x.shape[:2]
+        # Beyond the last plane, the last tile reads pixels that are never stored.
+        floats = images * self.image_floats + self.tiled.tiling.widths[0].tokens
+        with borrowed(4 * floats) as planes:
+            run(spread, (x.data_ptr(), planes), jobs=images * channels, threads=threads)
+            self._multiply(planes, result, threads)
+
+    def _multiply(self, planes: int, result: _Result, threads: int) -> None:
+        addresses = (*self.tiled.weight.addresses, *map(address, result))
+        arguments = (planes, self.offsets.data_ptr(), *addresses)
+        self.tiled(arguments, images=result[0].shape[0], tokens=self.pixels, threads=threads)
 
 
 class _TileConv(Kernel):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from sparta.kernels.codegen.products import can_tile, estimate, make_product
@@ -26,7 +25,7 @@ class _TiledLinear:
 
     def __call__(self, x: Tensor, bias: Tensor | None, residual: Tensor | None, threads: int) -> Tensor:
         tokens = x.shape[0]
-        y = torch.empty((tokens, self.linear.out_features), dtype=torch.float32)
+        y = x.new_empty(tokens, self.linear.out_features)
         bias = operand(bias, self.linear.epilogue.bias)
         residual = operand(residual, self.linear.epilogue.residual)
         result = y.data_ptr(), address(bias), address(residual)

@@ -46,6 +46,16 @@ def test_damaged_entry_is_a_miss_and_is_replaced(
     assert cache.load("key") == b"code"
 
 
+def test_entry_under_the_name_of_another_is_a_miss(tmp_path: Path) -> None:
+    cache = ObjectCache(tmp_path / "kernels")
+    cache.store("key", b"code")
+    entry = _entry(tmp_path / "kernels")
+    cache.store("other key", b"other code")
+    (other,) = set((tmp_path / "kernels").glob("*.o")) - {entry}
+    other.replace(entry)
+    assert cache.load("key") is None
+
+
 def test_entry_that_others_can_write_is_a_miss(tmp_path: Path) -> None:
     cache = ObjectCache(tmp_path / "kernels")
     cache.store("key", b"code")

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from sparta.kernels import Bsr, Compiled, Conv, Csr, Epilogue, Machine, conv_matrix, find, host_machine, machine_for
+from sparta.kernels.conv import tile
 from sparta.kernels.conv.geometry import Axis
 
 
@@ -104,6 +105,15 @@ def test_neighbors_of_the_image_do_not_leak(name: str) -> None:
     x = padded[100 : 100 + count].view(shape)
     x.normal_()
     _assert_close(_build(conv, weight)(x, None, None, 1), _expected(x, weight, conv))
+
+
+def test_batches_larger_than_the_cache_are_copied_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tile, "_COPY_FLOATS", 3 * 8 * 30 * 30)
+    conv = replace(_CONVS["3x3 padded"], epilogue=Epilogue(residual=True))
+    weight, x = _weight(conv), torch.randn(7, conv.in_channels, *conv.image)
+    expected = _expected(x, weight, conv)
+    residual = torch.randn(expected.shape)
+    _assert_close(_build(conv, weight)(x, None, residual, 2), expected + residual)
 
 
 @pytest.mark.parametrize("name", ["3x3 padded", "1x1"])

@@ -165,7 +165,7 @@ def test_stores_stay_inside_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
     weight, x = _weight(13, 21, 0.5), torch.randn(19, 21)
     kernel = _build(weight, "csr", Epilogue())
     guarded = torch.full((1 + 19 * 13 + 64,), 7.0)
-    monkeypatch.setattr(torch, "empty", lambda shape, **_: guarded[1 : 1 + 19 * 13].view(shape))
+    monkeypatch.setattr(Tensor, "new_empty", lambda _, *shape: guarded[1 : 1 + 19 * 13].view(shape))
     y = kernel(x, None, None, 1)
     _assert_close(y, _expected(x, weight))
     assert guarded[0] == 7.0
