@@ -20,6 +20,7 @@ figure { margin: 1.2rem 0; overflow-x: auto; } figcaption { font-weight: 600; ma
 table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: .3rem .7rem; border-bottom: 1px solid var(--line); vertical-align: top; }
 th { color: var(--dim); font-weight: 500; } .right { text-align: right; white-space: nowrap; }
+td[style] { min-width: 5rem; background: linear-gradient(to right, var(--bar) var(--share), transparent var(--share)); }
 .note { background: var(--note); border-radius: 6px; padding: .5rem .8rem; margin: .5rem 0; }
 """
 
@@ -52,13 +53,13 @@ def _table(table: Table) -> str:
 
 def _cells(columns: tuple[Column, ...], row: tuple[Cell, ...]) -> str:
     return "".join(
-        f"<td class='{column.align}'{_bar(cell)}>{escape(cell.text)}</td>"
+        f"<td class='{column.align}'{_share(cell)}>{escape(cell.text)}</td>"
         for column, cell in zip(columns, row, strict=True)
     )
 
 
-def _bar(cell: Cell) -> str:
+def _share(cell: Cell) -> str:
     if cell.share is None:
         return ""
     percent = f"{100 * cell.share:.0f}%"
-    return f" style='min-width: 5rem; background: linear-gradient(to right, var(--bar) {percent}, transparent {percent})'"
+    return f" style='--share: {percent}'"
