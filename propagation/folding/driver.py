@@ -42,6 +42,17 @@ def fold(propagated: Propagated) -> Folded:
     -------
     Folded
         A `GraphModule` over the user inputs; outputs keep their shape.
+
+    Examples
+    --------
+    >>> from sparta.propagation import annotate, capture
+    >>> from sparta.propagation.engine import propagate
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+    >>> masks = {"0.weight": torch.tensor([[True], [False], [True], [False]]).expand(4, 4)}
+    >>> masks["0.bias"] = masks["0.weight"][:, 0]
+    >>> folded = fold(propagate(annotate(capture(model, (torch.randn(3, 4),)), masks)))
+    >>> folded.removed
+    {'0.weight': ((4, 4), (2, 4)), '0.bias': ((4,), (2,)), '2.weight': ((2, 4), (2, 2))}
     """
     folder = Folder(propagated)
     folder.demands = demands(folder)
@@ -67,12 +78,16 @@ def _placeholder(folder: Folder, node: fx.Node) -> None:
 
 
 def _get_attr(folder: Folder, node: fx.Node) -> None:
-    """Bodies of higher-order operators are carried over; tensors are constants."""
+    """Carry over the bodies of higher-order operators, and tensors that the graph itself owns."""
     target = str(node.target)
-    owned = folder.captured.root.get_submodule(target) if not folder.is_tensor(node) else None
-    if owned is not None:
+    if folder.is_constant(node):
+        return
+    owned = operator.attrgetter(target)(folder.captured.root)
+    if isinstance(owned, torch.nn.Module):
         folder.root.add_module(target, owned)
         folder.place(node, folder.graph.get_attr(target))
+    else:
+        folder.place(node, folder.emit(owned, target))
 
 
 def _call(folder: Folder, node: fx.Node) -> None:
