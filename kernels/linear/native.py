@@ -90,7 +90,7 @@ class NativeLinear:
 
     run: Callable[..., None]
     native: Any
-    out_features: int
+    problem: Linear
     parts: int
     packed: tuple[Tensor, ...]
     words: tuple[int, ...]
@@ -98,10 +98,11 @@ class NativeLinear:
     scratch: int
 
     def __call__(self, x: Tensor, bias: Tensor | None, residual: Tensor | None, threads: int) -> Tensor:
-        tokens = x.shape[0]
-        y = x.new_empty(tokens, self.out_features)  # half the time of torch.empty with a tuple
-        bias = bias if bias is None else bias.contiguous()
-        residual = residual if residual is None else residual.contiguous()
+        tokens, features = x.shape
+        assert features == self.problem.in_features, f"x has {features} features, not {self.problem.in_features}"
+        y = x.new_empty(tokens, self.problem.out_features)  # half the time of torch.empty with a tuple
+        bias = _operand(bias, self.problem.epilogue.bias)
+        residual = _operand(residual, self.problem.epilogue.residual)
         jobs = threads if threads < self.parts else self.parts
         arguments = (
             x.data_ptr(),
@@ -114,6 +115,12 @@ class NativeLinear:
         )
         self.run(self.native, arguments, jobs=jobs, threads=threads, scratch=self.scratch)
         return y
+
+
+def _operand(tensor: Tensor | None, wanted: bool) -> Tensor | None:
+    """A bias or residual, contiguous."""
+    assert (tensor is not None) == wanted, "bias and residual must be given exactly where the epilogue has them"
+    return tensor if tensor is None else tensor.contiguous()
 
 
 def bind(
@@ -132,4 +139,4 @@ def bind(
     native = jit.load(str(f.module), entry)
     arrays, parts = (cuts, *packed), cuts.numel() - 1
     words = (parts, *(tensor.data_ptr() for tensor in arrays), *sizes)
-    return NativeLinear(threads.run, native, problem.out_features, parts, arrays, words, scratch)
+    return NativeLinear(threads.run, native, problem, parts, arrays, words, scratch)

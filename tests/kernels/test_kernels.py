@@ -201,6 +201,17 @@ def test_linear_of_operands_at_any_address(name: str, offset: int) -> None:
         assert_close(y, expected(problem, weight, x, bias, residual))
 
 
+@pytest.mark.parametrize("name", LINEAR)
+def test_linear_of_strided_epilogue_operands(name: str) -> None:
+    problem = Linear(33, 47, Epilogue(bias=True, residual=True))
+    block = blocks_of(name, problem)[0]
+    weight = block_sparse(33, 47, block)
+    compiled = built(name, problem, weight, block)
+    for tokens in (1, 7, 19):
+        x, bias, residual = torch.randn(tokens, 47), torch.randn(33, 2)[:, 0], torch.randn(33, tokens).t()
+        assert_close(compiled(x, bias, residual, 1), expected(problem, weight, x, bias, residual))
+
+
 @pytest.mark.parametrize("name", SPARSE)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 def test_weights_of_other_types_are_computed_in_single_precision(name: str, dtype: torch.dtype) -> None:

@@ -99,6 +99,17 @@ def test_the_last_16_bit_column_is_multiplied() -> None:
         assert compiled(x, None, None, 1).tolist() == [[0.0, 2.0, 0.0]] * 2
 
 
+@pytest.mark.parametrize("name", ["small", "lookup"])
+def test_operands_that_do_not_fit_the_kernel_never_reach_native_code(name: str) -> None:
+    compiled = find(name).build(Linear(4, 6, Epilogue(bias=True)), Csr.from_dense(torch.ones(4, 6)), host_machine())
+    with pytest.raises(AssertionError, match="5 features, not 6"):
+        compiled(torch.ones(2, 5), torch.ones(4), None, 1)
+    with pytest.raises(AssertionError, match="exactly where the epilogue has them"):
+        compiled(torch.ones(2, 6), None, None, 1)
+    with pytest.raises(AssertionError, match="exactly where the epilogue has them"):
+        compiled(torch.ones(2, 6), torch.ones(4), torch.ones(2, 4), 1)
+
+
 # --- packing ----------------------------------------------------------------------------------------------------------
 
 
