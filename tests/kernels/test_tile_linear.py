@@ -9,6 +9,8 @@ from functools import cache
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy import sparse
 from torch import Tensor
 from torch.nn import functional
@@ -106,6 +108,23 @@ def test_epilogues(has_bias: bool, has_residual: bool, activation: Activation) -
 def test_shapes_and_densities(shape: tuple[int, int], density: float, stored: str) -> None:
     weight, x = _weight(*shape, density), torch.randn(23, shape[1])
     _assert_close(_build(weight, stored, Epilogue())(x, None, None, 1), _expected(x, weight))
+
+
+@settings(max_examples=20)
+@given(
+    shape=st.tuples(st.integers(1, 70), st.integers(1, 300)),
+    tokens=st.integers(1, 150),
+    density=st.floats(0, 1),
+    stored=st.sampled_from(list(_FORMATS)),
+    activation=st.sampled_from(list(_ACTIVATIONS)),
+    threads=st.integers(1, 3),
+)
+def test_random_problems(
+    shape: tuple[int, int], tokens: int, density: float, stored: str, activation: Activation, threads: int
+) -> None:
+    weight, x, bias = _weight(*shape, density), torch.randn(tokens, shape[1]), torch.randn(shape[0])
+    y = _build(weight, stored, Epilogue(bias=True, activation=activation))(x, bias, None, threads)
+    _assert_close(y, _ACTIVATIONS[activation](_expected(x, weight) + bias))
 
 
 @_ALL_FORMATS
