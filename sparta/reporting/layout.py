@@ -80,6 +80,7 @@ _CAPTURES: Mapping[str, str] = {
     "export": "one whole graph (torch.export)",
     "dynamo": "several graphs (torch.compile)",
     "modules": "module by module: the model could not be captured whole",
+    "none": "not at all: runs as the masked dense model",
 }
 
 

@@ -52,7 +52,7 @@ class Report:
     removed
         Weight name -> (original shape, shape after folding).
     capture
-        "export", "dynamo" or "modules".
+        "export", "dynamo", "modules", or "none" where the model runs dense as it is.
     error
         Relative error against the masked dense model, per verified input the largest; None when not verified.
     dense_ms, optimized_ms
