@@ -144,20 +144,16 @@ class Variable:
 
 
 class Function:
-    """One function under construction; made by `Module.function`."""
+    """One function under construction, which returns nothing; made by `Module.function`."""
 
-    def __init__(
-        self, module: Module, name: str, parameters: Mapping[str, Type], *, result: Type, internal: bool
-    ) -> None:
+    def __init__(self, module: Module, name: str, parameters: Mapping[str, Type], *, internal: bool) -> None:
         self.module = module
         self.name = name
-        self.result = result
         self._internal = internal
         self._parameters = {key: Value(self, type, f"%{key}") for key, type in parameters.items()}
         self._slots: list[str] = []
         self._lines: list[str] = []
         self._count = 0
-        self._returned = False
 
     def __getitem__(self, parameter: str) -> Value:
         return self._parameters[parameter]
@@ -173,9 +169,8 @@ class Function:
         arguments = ", ".join(
             f"{value.type}{' noalias' if value.type == PTR else ''} {value.text}" for value in self._parameters.values()
         )
-        end = [] if self._returned else ["  ret void"]
-        body = "\n".join([*self._slots, *self._lines, *end])
-        return f"define {linkage}{self.result} @{self.name}({arguments}) nounwind {{\nentry:\n{body}\n}}\n"
+        body = "\n".join([*self._slots, *self._lines, "  ret void"])
+        return f"define {linkage}void @{self.name}({arguments}) nounwind {{\nentry:\n{body}\n}}\n"
 
     def _name(self, prefix: str) -> str:
         self._count += 1
@@ -326,11 +321,6 @@ class Function:
         name = f"llvm.masked.gather.{result.suffix}.v{lanes}p0"
         return self.intrinsic(name, result, pointers, self.constant(I32, type.nbytes), mask, self.constant(result, 0))
 
-    def prefetch(self, pointer: Value, index: Value | int = 0, *, type: Type = F32, locality: int = 3) -> None:
-        """Ask for the cache line of an element: locality 3 is L1, 2 is L2."""
-        kind = (self.constant(I32, number) for number in (0, locality, 1))
-        self.call("llvm.prefetch.p0", self.offset(pointer, index, type), *kind)
-
     # --- control ----------------------------------------------------------------------------------------------------
 
     @contextmanager
@@ -373,11 +363,6 @@ class Function:
         """Call the function at an address; it returns nothing."""
         self.line(f"call void {pointer.text}({', '.join(map(str, arguments))})")
 
-    def returns(self, value: Value) -> None:
-        """End the function with a result."""
-        self.line(f"ret {value}")
-        self._returned = True
-
     def _branch(self, label: str) -> None:
         self.line(f"br label %{label}")
 
@@ -392,12 +377,10 @@ class Module:
         self._functions: dict[str, Function] = {}
         self._declarations: dict[str, str] = {}
 
-    def function(
-        self, name: str, parameters: Mapping[str, Type], *, result: Type = VOID, internal: bool = False
-    ) -> Function:
+    def function(self, name: str, parameters: Mapping[str, Type], *, internal: bool = False) -> Function:
         """A new function; pointer parameters must not alias each other where one is written."""
         assert name not in self._functions, f"two functions are called {name!r}"
-        self._functions[name] = Function(self, name, parameters, result=result, internal=internal)
+        self._functions[name] = Function(self, name, parameters, internal=internal)
         return self._functions[name]
 
     def declare(self, name: str, result: Type, arguments: Sequence[Value]) -> None:

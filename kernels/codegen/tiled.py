@@ -14,6 +14,8 @@ from sparta.kernels.codegen.threads import run
 from sparta.kernels.codegen.tiles import ROW_STEP, Compute, Sink, Source, Tiling, tile_module
 from sparta.kernels.machine import Machine
 
+_TOLERABLE = 1.2
+"""Imbalance of threads that is not worth packing the input once more."""
 _KEPT_TABLES = 64
 """Tables of jobs that a kernel remembers: one for each size of input seen."""
 
@@ -98,7 +100,8 @@ class Tiled:
         rows = self.tiling.out_features
         parts = -(-rows // self.row_limit)
         # Packing is repeated for every run of rows, so runs are added only until threads get about equal shares.
-        while parts < rows // ROW_STEP and _imbalance(images * len(tiles) * parts, threads) > 1.2:
+        work = images * [self.tiling.widths[number].tokens for number, _ in tiles]
+        while parts < rows // ROW_STEP and imbalance(work * parts, threads) > _TOLERABLE:
             parts += 1
         runs = cut_rows(self.weight.group_sizes, self.weight.height, rows, parts)
         table = [
@@ -108,9 +111,17 @@ class Tiled:
         return Jobs(torch.tensor(table, dtype=torch.int32), self.tiling.scratch(longest))
 
 
-def _imbalance(jobs: int, threads: int) -> float:
-    """How much longer the busiest thread works than it would if the jobs were divisible."""
-    return -(-jobs // threads) * threads / max(jobs, 1)
+def imbalance(work: Sequence[int], threads: int) -> float:
+    """How much longer the busiest thread works than it would if the jobs were divisible.
+
+    Examples
+    --------
+    >>> imbalance([64, 16], threads=2)
+    1.6
+    """
+    count = len(work)
+    shares = [sum(work[part * count // threads : (part + 1) * count // threads]) for part in range(threads)]
+    return max(shares) * threads / max(sum(work), 1)
 
 
 def operand(tensor: Tensor | None, wanted: bool) -> Tensor | None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from sparta.kernels import Bsr, Compiled, Csr, Epilogue, Format, Linear, Machine, find, host_machine, machine_for
-from sparta.kernels.codegen.tiled import cut_rows, cut_tokens
+from sparta.kernels.codegen.tiled import cut_rows, cut_tokens, imbalance
 from sparta.kernels.problem import Activation
 
 _ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
@@ -279,6 +279,20 @@ def test_tiles_cover_the_tokens_without_much_waste(tokens: int) -> None:
     assert [start for _, start in tiles] == [0, *ends[:-1]]
     assert tokens <= ends[-1]
     assert ends[-1] - tokens < max(16, widths[tiles[-1][0]] // 2)
+
+
+@pytest.mark.parametrize(("tokens", "threads"), [(80, 2), (1, 2), (64, 3), (640, 2), (700, 3)])
+def test_threads_get_about_equal_shares(tokens: int, threads: int) -> None:
+    tiled = _tall_kernel().tiled  # type: ignore[attr-defined]
+    table = tiled._cut(1, tokens, threads).table
+    widths = torch.tensor([width.tokens for width in tiled.tiling.widths])
+    work = widths[table[:, 0].long()] * (table[:, 4] - table[:, 3])
+    assert imbalance(work.tolist(), threads) < 1.3
+
+
+@cache
+def _tall_kernel() -> Compiled:
+    return _build(_weight(512, 16, 0.5), "csr", Epilogue())
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 50])
