@@ -27,7 +27,7 @@ class Constants:
     def _register(self, tensor: Tensor, name: str, qualified: bool) -> str:
         attribute = unique = name.replace(".", "__") or "constant"
         suffix = 0
-        while hasattr(self._root, unique):
+        while hasattr(self._root, unique) or hasattr(fx.GraphModule, unique):
             suffix += 1
             unique = f"{attribute}_{suffix}"
         self._root.register_buffer(unique, tensor)

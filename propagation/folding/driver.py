@@ -27,6 +27,7 @@ from sparta.tesa.compressed import anywhere
 _log = logging.getLogger("sparta.propagation.folding")
 
 
+@torch.no_grad()
 def fold(propagated: Propagated) -> Folded:
     """The shrunken model, in plain PyTorch: computes exactly the masked model with fewer rows, columns and channels.
 
@@ -69,12 +70,7 @@ def fold(propagated: Propagated) -> Folded:
 def _placeholder(folder: Folder, node: fx.Node) -> None:
     if node.name not in folder.captured.user_inputs:
         return
-    made = folder.graph.placeholder(node.name)
-    if folder.is_tensor(node):
-        folder.sizes.learn(made, folder.tesa(node).shape)
-    elif isinstance(node.meta.get("val"), torch.SymInt):
-        folder.sizes.learn_scalar(made, node.meta["val"].node.expr)
-    folder.place(node, made)
+    folder.place(node, folder.graph.placeholder(node.name))
 
 
 def _get_attr(folder: Folder, node: fx.Node) -> None:

@@ -123,7 +123,8 @@ def _unchanged_operand(folder: Folder, node: fx.Node, layout: Layout) -> fx.Node
     if name not in NEUTRAL or len(node.args) != 2 or node.kwargs.get("rounding_mode") is not None:
         return None
     left, right = node.args
-    options = [(left, right)] + ([(right, left)] if name in COMMUTATIVE else [])
+    # `add` scales its right operand by the keyword `alpha`.
+    options = [(left, right)] + ([(right, left)] if name in COMMUTATIVE and not node.kwargs else [])
     for kept, other in options:
         if _same_kind(folder, kept, node) and _equals(folder, other, layout, NEUTRAL[name]):
             assert isinstance(kept, fx.Node)

@@ -114,6 +114,9 @@ class Folder:
             if not all(map(lay.contains, kept, self.want(node), shape)):
                 return False
             self._layouts[node] = tuple(map(lay.simplify, kept, shape))
+            self.sizes.learn(made, shape)
+        elif isinstance(node.meta.get("val"), torch.SymInt):
+            self.sizes.learn_scalar(made, size_of(node.meta["val"]))
         self._placed[node] = made
         self.stand_for(made, node)
         return True

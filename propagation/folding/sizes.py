@@ -1,4 +1,4 @@
-"""Sizes of the folded graph: symbolic dimensions are read from the user inputs, where they are never shrunk."""
+"""Sizes of the folded graph: symbolic dimensions are never shrunk, so any value that has one tells its size."""
 
 from __future__ import annotations
 
@@ -20,31 +20,35 @@ class Sizes:
 
     def __init__(self, graph: fx.Graph) -> None:
         self._graph = graph
-        self._origin: dict[sympy.Symbol, tuple[fx.Node, int]] = {}
+        self._origin: dict[sympy.Expr, tuple[fx.Node, int]] = {}
         self._nodes: dict[sympy.Expr, fx.Node] = {}
 
-    def learn(self, placeholder: fx.Node, shape: Shape) -> None:
-        """Record which symbols can be read off the shape of a user input."""
+    def learn(self, node: fx.Node, shape: Shape) -> None:
+        """Record which symbolic sizes can be read off the shape of a node of the folded graph."""
         for dim, size in enumerate(shape):
-            if isinstance(size, sympy.Symbol):
-                self._origin.setdefault(size, (placeholder, dim))
+            if not isinstance(size, int):
+                self._origin.setdefault(size, (node, dim))
 
-    def learn_scalar(self, placeholder: fx.Node, value: sympy.Expr) -> None:
-        """Record a user input that is itself a symbolic integer."""
-        self._nodes.setdefault(value, placeholder)
+    def learn_scalar(self, node: fx.Node, size: Size) -> None:
+        """Record a node of the folded graph that is itself a symbolic integer."""
+        if not isinstance(size, int):
+            self._nodes.setdefault(size, node)
 
     def knows(self, size: Size) -> bool:
-        """Whether `size` can be computed from the user inputs."""
-        if isinstance(size, int) or size in self._nodes:
+        """Whether `size` can be computed from what was learned."""
+        if isinstance(size, int) or self._is_read(size):
             return True
-        return all(symbol in self._origin or symbol in self._nodes for symbol in size.free_symbols)
+        return all(self._is_read(symbol) for symbol in size.free_symbols)
+
+    def _is_read(self, size: sympy.Expr) -> bool:
+        return size in self._nodes or size in self._origin
 
     def emit(self, size: Size) -> SizeArgument:
         """The size as an operator argument: an int, or a node that computes it at run time."""
         if isinstance(size, int | sympy.Integer):
             return int(size)
         if size not in self._nodes:
-            self._nodes[size] = self._symbol(size) if isinstance(size, sympy.Symbol) else self._expression(size)
+            self._nodes[size] = self._read(size) if size in self._origin else self._expression(size)
         return self._nodes[size]
 
     def target(self, shape: Sequence[Size]) -> list[SizeArgument]:
@@ -54,9 +58,9 @@ class Sizes:
             return [size if isinstance(size, int) else -1 for size in shape]
         return [self.emit(size) for size in shape]
 
-    def _symbol(self, symbol: sympy.Symbol) -> fx.Node:
-        placeholder, dim = self._origin[symbol]
-        return self._graph.call_function(torch.ops.aten.sym_size.int, (placeholder, dim))
+    def _read(self, size: sympy.Expr) -> fx.Node:
+        node, dim = self._origin[size]
+        return self._graph.call_function(torch.ops.aten.sym_size.int, (node, dim))
 
     def _expression(self, size: sympy.Expr) -> fx.Node:
         values = {symbol: self._proxy(symbol) for symbol in size.free_symbols}

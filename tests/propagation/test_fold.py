@@ -362,6 +362,61 @@ def test_an_operator_without_a_rule_gets_whole_operands() -> None:
     assert "sort" in operators(folded)
 
 
+def test_an_addition_with_a_factor_is_no_identity() -> None:
+    class Doubled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.zero = nn.Parameter(torch.zeros(8))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.add(self.zero, x, alpha=2)
+
+    fold_traced(Doubled(), {}, torch.randn(TOKENS))
+
+
+def test_bodies_of_control_flow_are_carried_over() -> None:
+    class Branch(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = torch.sigmoid(self.a(x))
+            return torch.cond(x.sum() > 0, lambda z: self.b(z), lambda z: z * 2, (y,))
+
+    model = Branch()
+    fold_captured(model, {"a": dead_rows(model.a, HALF)}, torch.randn(TOKENS))
+
+
+def test_sizes_that_are_expressions_are_computed() -> None:
+    class Pairs(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = torch.cat([self.a(x), self.b(x)], 0)
+            return y.reshape(y.shape[0] * 5, 8) + self.a(x).new_zeros(1)
+
+    model = Pairs()
+    fold_captured(model, {name: dead_rows(getattr(model, name), range(8)) for name in "ab"}, torch.randn(TOKENS))
+    fold_captured(model, {"a": dead_rows(model.a, HALF)}, torch.randn(TOKENS))
+
+
+@pytest.mark.parametrize("name", ["graph", "code", "recompile"])
+def test_parameters_may_be_called_like_attributes_of_a_graph_module(name: str) -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_parameter(name, nn.Parameter(torch.randn(8)))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.get_parameter(name)
+
+    folded = fold_traced(Named(), {}, torch.randn(TOKENS))
+    assert list(folded.names.values()) == [name]
+
+
 # ---------------------------------------------------------------------------------------------- dtypes, module
 
 
