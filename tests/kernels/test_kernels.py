@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import subprocess
 import sys
 from collections.abc import Callable
@@ -211,6 +213,30 @@ def test_linear_of_strided_epilogue_operands(name: str) -> None:
     for tokens in (1, 7, 19):
         x, bias, residual = torch.randn(tokens, 47), torch.randn(33, 2)[:, 0], torch.randn(33, tokens).t()
         assert_close(compiled(x, bias, residual, 1), expected(problem, weight, x, bias, residual))
+
+
+def fenced(tensor: Tensor) -> Tensor:
+    """A copy that ends where memory may not be touched: a read or write beyond it is a segmentation fault."""
+    page, size = mmap.PAGESIZE, tensor.numel() * tensor.element_size()
+    usable = -(-size // page) * page
+    memory = mmap.mmap(-1, usable + page)
+    copy = torch.frombuffer(memory, dtype=tensor.dtype, count=tensor.numel(), offset=usable - size).view(tensor.shape)
+    end = copy.data_ptr() + size
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(end), ctypes.c_size_t(page), 0) == 0
+    return copy.copy_(tensor)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="fences memory with mprotect")
+@pytest.mark.parametrize("name", SPARSE)
+def test_kernels_read_nothing_beyond_their_operands(name: str) -> None:
+    problem = Linear(37, 53, Epilogue(bias=True, residual=True))
+    block = blocks_of(name, problem)[-1]
+    weight = block_sparse(37, 53, block)
+    compiled = built(name, problem, weight, block)
+    for tokens in (1, 3, 9, 17, 40):
+        x, bias, residual = (torch.randn(shape) for shape in ((tokens, 53), (37,), (tokens, 37)))
+        y = compiled(fenced(x), fenced(bias), fenced(residual), 2)
+        assert_close(y, expected(problem, weight, x, bias, residual))
 
 
 @pytest.mark.parametrize("name", SPARSE)
