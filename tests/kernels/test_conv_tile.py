@@ -14,31 +14,37 @@ from sparta.kernels.conv import tile
 from sparta.kernels.conv.geometry import Axis
 
 
-def _conv(out: int, into: int, kernel: int | tuple[int, int], image: int | tuple[int, int], **settings: object) -> Conv:
-    def pair(value: object) -> tuple[int, int]:
-        return value if isinstance(value, tuple) else (value, value)  # type: ignore[return-value]
-
-    geometry = {name: pair(settings.get(name, default)) for name, default in _DEFAULTS.items()}
-    groups = settings.get("groups", 1)
-    assert isinstance(groups, int)
-    return Conv(out, into, pair(kernel), **geometry, groups=groups, image=pair(image))
+Pair = tuple[int, int]
 
 
-_DEFAULTS = {"stride": 1, "padding": 0, "dilation": 1}
+def _conv(
+    channels: Pair,
+    kernel: Pair,
+    image: Pair,
+    *,
+    stride: Pair = (1, 1),
+    padding: Pair = (0, 0),
+    dilation: Pair = (1, 1),
+    groups: int = 1,
+) -> Conv:
+    """A convolution; `channels` are those of the result and of the input."""
+    return Conv(*channels, kernel, stride, padding, dilation, groups, image)
+
+
 _CONVS = {
-    "3x3 padded": _conv(16, 8, 3, 28, padding=1),
-    "3x3 not padded": _conv(16, 8, 3, 28),
-    "1x1": _conv(20, 8, 1, 7),
-    "1x1 strided": _conv(20, 8, 1, (9, 11), stride=2),
-    "3x3 strided, grouped": _conv(12, 4, 3, 15, stride=2, padding=1, groups=2),
-    "uneven": _conv(12, 6, (3, 2), (15, 19), stride=(2, 3), padding=(2, 1), dilation=(2, 1)),
-    "stem": _conv(3, 3, 7, (33, 32), stride=2, padding=3),
-    "depthwise": _conv(8, 8, 3, 14, padding=1, groups=8),
-    "padding beyond the image": _conv(5, 2, 3, (2, 3), padding=5),
-    "dilated line": _conv(5, 2, (1, 5), (8, 3), stride=(3, 1), padding=(0, 4), dilation=(1, 2)),
-    "one pixel": _conv(4, 3, 1, 1),
-    "whole image": _conv(5, 3, 6, 6),
-    "many channels": _conv(32, 100, 3, 5, padding=1),
+    "3x3 padded": _conv((16, 8), (3, 3), (28, 28), padding=(1, 1)),
+    "3x3 not padded": _conv((16, 8), (3, 3), (28, 28)),
+    "1x1": _conv((20, 8), (1, 1), (7, 7)),
+    "1x1 strided": _conv((20, 8), (1, 1), (9, 11), stride=(2, 2)),
+    "3x3 strided, grouped": _conv((12, 4), (3, 3), (15, 15), stride=(2, 2), padding=(1, 1), groups=2),
+    "uneven": _conv((12, 6), (3, 2), (15, 19), stride=(2, 3), padding=(2, 1), dilation=(2, 1)),
+    "stem": _conv((3, 3), (7, 7), (33, 32), stride=(2, 2), padding=(3, 3)),
+    "depthwise": _conv((8, 8), (3, 3), (14, 14), padding=(1, 1), groups=8),
+    "padding beyond the image": _conv((5, 2), (3, 3), (2, 3), padding=(5, 5)),
+    "dilated line": _conv((5, 2), (1, 5), (8, 3), stride=(3, 1), padding=(0, 4), dilation=(1, 2)),
+    "one pixel": _conv((4, 3), (1, 1), (1, 1)),
+    "whole image": _conv((5, 3), (6, 6), (6, 6)),
+    "many channels": _conv((32, 100), (3, 3), (5, 5), padding=(1, 1)),
 }
 _ALL_CONVS = pytest.mark.parametrize("name", list(_CONVS))
 
