@@ -13,7 +13,6 @@ from sparta.kernels import Bsr, Compiled, Conv, Csr, Epilogue, Machine, conv_mat
 from sparta.kernels.conv import tile
 from sparta.kernels.conv.geometry import Axis
 
-
 Pair = tuple[int, int]
 
 
