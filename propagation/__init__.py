@@ -3,7 +3,7 @@
 from sparta.propagation.annotate import annotate as annotate
 from sparta.propagation.annotate import masked_weights as masked_weights
 from sparta.propagation.annotate import unused_masks as unused_masks
-from sparta.propagation.capture import bind as bind
+from sparta.propagation.binding import bind as bind
 from sparta.propagation.capture import capture as capture
 from sparta.propagation.capture import flatten_call as flatten_call
 from sparta.propagation.capture import interpret as interpret

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
-from sparta.propagation.export import INNER, Call, Exported, export, is_argument, symbolic_dims
+from sparta.propagation.binding import bind
+from sparta.propagation.export import INNER, Exported, export, is_argument, symbolic_dims
 from sparta.propagation.guards import guards_of
 from sparta.propagation.normalize import normalize
 from sparta.propagation.shadow import masked
@@ -58,22 +59,6 @@ def capture(
     exported = export(model, bind(forward, args, kwargs or {}), dynamic_batch)
     _refuse_mutation(exported.program, type(model).__name__)
     return _captured(exported, model, forward)
-
-
-def bind(forward: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
-    """The one canonical form of a call: positional where the signature allows, keywords in its order.
-
-    Examples
-    --------
-    >>> bind(signature(lambda x, y=1, *, z=2: 0), (), {"z": 5, "x": 3})
-    ((3,), {'z': 5})
-    """
-    try:
-        bound = forward.bind(*args, **kwargs)
-    except TypeError as error:
-        msg = f"the example does not fit forward{forward}: {error}. Pass every required argument"
-        raise InputError(msg) from None
-    return bound.args, bound.kwargs
 
 
 def flatten_call(captured: Captured, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from sparta.propagation.binding import Call
 from sparta.propagation.guards import guards_of, violated
 from sparta.propagation.shadow import isolated, masked
 from sparta.tesa.compressed import shape_of
@@ -24,9 +25,6 @@ from sparta.tesa.errors import CaptureError
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
-
-Call = tuple[tuple[Any, ...], dict[str, Any]]
-"""Arguments of one call of a model: positional and by keyword."""
 
 INNER = "model"
 """Name of the user's model inside the exported one; a prefix of every name in the program."""

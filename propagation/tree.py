@@ -13,8 +13,9 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from sparta.propagation.capture import bind, capture
-from sparta.propagation.export import Call, explain
+from sparta.propagation.binding import Call, bind
+from sparta.propagation.capture import capture
+from sparta.propagation.export import explain
 from sparta.propagation.guards import mismatch
 from sparta.propagation.shadow import isolated, masked
 from sparta.propagation.stages import Captured

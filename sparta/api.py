@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,17 +15,18 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from sparta.propagation import annotate, capture
+from sparta.propagation.binding import Call
 from sparta.propagation.engine import propagate
 from sparta.propagation.folding import fold
 from sparta.propagation.stages import Captured
 from sparta.runtime.fallback import compile_by_dynamo, compile_by_modules
-from sparta.runtime.gate import Gate
-from sparta.runtime.inputs import Call
+from sparta.runtime.gate import Gate, NeedsStaticBatch
 from sparta.runtime.module import OptimizedModule
 from sparta.runtime.program import Program
 from sparta.runtime.reference import masked_model
 from sparta.runtime.rewrite import specialize
 from sparta.settings import Settings
+from sparta.tesa import normalize_masks
 from sparta.tesa.errors import CaptureError, QuantizationError
 from sparta.transformation import transform
 
@@ -108,11 +110,12 @@ def optimize(
     settings = Settings.checked(
         target=target, threads=threads, dynamic_batch=dynamic_batch, verify=verify, strict=strict, options=options
     )
-    reference = masked_model(model, masks)
+    kept = normalize_masks(masks, model)
+    reference = masked_model(model, kept)
     notify = _notifier(progress)
 
     def compile_call(model: nn.Module, call: Call, dynamic: bool) -> Program:
-        return compile_program(model, call, settings, dynamic_batch=dynamic, notify=notify)
+        return compile_program(model, call, settings, dynamic_batch=dynamic, notify=notify, masked=kept)
 
     optimized = OptimizedModule(
         reference, compile_call, max_shapes=settings.max_shapes, dynamic_batch=settings.dynamic_batch
@@ -130,6 +133,7 @@ def compile_program(
     *,
     dynamic_batch: bool = True,
     notify: Callable[[str], None] | None = None,
+    masked: Collection[str] = (),
 ) -> Program:
     """The program of a masked dense model for one call: the whole model, else graph by graph, else module by module."""
     clock = _Clock(notify)
@@ -141,7 +145,18 @@ def compile_program(
             raise
         log.info("the model is not one graph: %s", error)
         return _in_parts(reference, call, settings, error)
-    return run_stages(captured, reference, call, settings, clock)
+    _warn_unused(captured, masked)
+    try:
+        return run_stages(captured, reference, call, settings, clock)
+    except NeedsStaticBatch:
+        return compile_program(reference, call, settings, dynamic_batch=False, notify=notify)
+
+
+def _warn_unused(captured: Captured, masked: Collection[str]) -> None:
+    unused = sorted(set(masked) - set(captured.names.values()))
+    if unused:
+        message = f"the forward never uses {', '.join(unused)}: their masks have no effect"
+        warnings.warn(message, UserWarning, stacklevel=2)
 
 
 def _in_parts(reference: nn.Module, call: Call, settings: Settings, reason: CaptureError) -> Program:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from sparta.runtime.inputs import Call
+from sparta.propagation.binding import Call
 from sparta.runtime.module import Compile, OptimizedModule
 from sparta.runtime.program import Program
 from sparta.runtime.reference import masked_model

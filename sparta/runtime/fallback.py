@@ -11,10 +11,10 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from sparta.propagation.binding import Call
 from sparta.propagation.shadow import masked
 from sparta.propagation.stages import Captured
 from sparta.reporting.report import Report
-from sparta.runtime.inputs import Call
 from sparta.runtime.module import OptimizedModule
 from sparta.runtime.program import Program
 from sparta.runtime.verify import compare

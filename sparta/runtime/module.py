@@ -14,8 +14,9 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
+from sparta.propagation.binding import Call, bind
 from sparta.reporting.report import Report
-from sparta.runtime.inputs import Call, bind, flatten
+from sparta.runtime.inputs import flatten
 from sparta.runtime.program import Program
 from sparta.runtime.runner import Runner
 from sparta.tesa.errors import SpartaError

@@ -9,8 +9,9 @@ from typing import Any
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from sparta.propagation.binding import Call
 from sparta.reporting.report import Report
-from sparta.runtime.inputs import Call, Leaf, accepts_all
+from sparta.runtime.inputs import Leaf, accepts_all
 
 
 @dataclass(frozen=True, slots=True, eq=False)

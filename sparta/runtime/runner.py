@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
+from sparta.propagation.binding import Call
 from sparta.runtime import ops
 from sparta.runtime.executor import executor_for
-from sparta.runtime.inputs import Call, Leaf, accepts_all
+from sparta.runtime.inputs import Leaf, accepts_all
 from sparta.runtime.program import Program
 from sparta.runtime.tensors import attribute
 

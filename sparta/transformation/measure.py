@@ -13,6 +13,9 @@ Run = Callable[[], object]
 SHORTEST_SAMPLE = 2e-4
 """Seconds: faster functions are called several times per sample, so that the clock's grain does not matter."""
 
+LONG_RUN = 2e-2
+"""Seconds from which a function brings its data into the caches while it runs."""
+
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
@@ -55,10 +58,12 @@ def measure(runs: Mapping[str, Run], *, budget: float = 0.03, rounds: tuple[int,
         calls = {name: max(1, int(SHORTEST_SAMPLE / max(seconds, 1e-7))) for name, seconds in first.items()}
         per_round = sum(first[name] * (calls[name] + 1) for name in runs)
         count = int(min(rounds[1], max(rounds[0], budget * len(runs) / max(per_round, 1e-9))))
+        long = {name for name, seconds in first.items() if seconds > LONG_RUN}
         samples: dict[str, list[float]] = {name: [] for name in runs}
         for _ in range(count):
             for name, run in runs.items():
-                run()  # brings its own data back into the caches, as far as they fit
+                if name not in long:
+                    run()  # brings its own data back into the caches
                 samples[name].append(_sample(run, calls[name]))
     return {name: statistics.median(values) for name, values in samples.items()}
 
