@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +14,13 @@ from sparta.propagation.capture import flatten_call, interpret
 from sparta.propagation.engine import propagate
 from sparta.propagation.folding import fold
 from sparta.propagation.stages import Annotated, Folded
+from tests.propagation.random_nets import randomize_norms
 from tests.propagation.tracing import trace
+
+IMAGE = (2, 3, 9, 9)
+TOKENS = (2, 5, 8)
+HALF = (0, 2, 5, 6)
+"""Half of the rows of a layer of eight."""
 
 Masks = Mapping[str, Mapping[str, Tensor]]
 
@@ -76,3 +83,24 @@ def operators(folded: Folded) -> list[str]:
 def shapes(folded: Folded) -> dict[str, tuple[int, ...]]:
     """Shape of every parameter that is left, by its qualified name."""
     return {name: tuple(folded.module.get_buffer(attribute).shape) for attribute, name in folded.names.items()}
+
+
+def conv(width: int, out: int, size: int = 3, **options: Any) -> nn.Conv2d:
+    """A convolution that keeps the size of the image."""
+    return nn.Conv2d(width, out, size, padding=size // 2, **options)
+
+
+def norm(width: int) -> nn.BatchNorm2d:
+    """A BatchNorm with random statistics."""
+    layer = nn.BatchNorm2d(width)
+    randomize_norms(layer)
+    return layer
+
+
+class Chain(nn.Sequential):
+    """`nn.Sequential` whose first layer loses half of its rows."""
+
+    @property
+    def masks(self) -> dict[str, dict[str, Tensor]]:
+        """The masks that prune them."""
+        return {"0": dead_rows(self[0], HALF)}
