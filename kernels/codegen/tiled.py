@@ -124,13 +124,22 @@ def imbalance(work: Sequence[int], threads: int) -> float:
     return max(shares) * threads / max(sum(work), 1)
 
 
-def operand(tensor: Tensor | None, wanted: bool) -> Tensor | None:
-    """An operand of the epilogue, contiguous; None if the kernel was built without it.
+def operand(tensor: Tensor | None, wanted: bool, count: int) -> Tensor | None:
+    """A bias or residual of `count` elements, contiguous; None if the kernel was built without it.
 
     The caller holds on to it while the kernel reads it.
     """
     assert (tensor is not None) == wanted, "bias and residual must be given exactly where the epilogue has them"
-    return None if tensor is None else tensor.contiguous()
+    if tensor is None:
+        return None
+    assert tensor.numel() == count, f"a bias or residual has {tensor.numel()} elements, not {count}"
+    return floats(tensor)
+
+
+def floats(tensor: Tensor) -> Tensor:
+    """`tensor`, contiguous; native code would misread anything but single precision."""
+    assert tensor.dtype == torch.float32, f"an operand has dtype {tensor.dtype}, not float32"
+    return tensor.contiguous()
 
 
 def address(tensor: Tensor | None) -> int:

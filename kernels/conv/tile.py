@@ -11,7 +11,7 @@ from sparta.kernels.codegen.products import PLANES_PACK, PLANES_STORE, can_tile,
 from sparta.kernels.codegen.sinks import PlanesSink
 from sparta.kernels.codegen.sources import PlanesSource
 from sparta.kernels.codegen.threads import borrowed, run
-from sparta.kernels.codegen.tiled import Tiled, address, operand
+from sparta.kernels.codegen.tiled import Tiled, address, floats, operand
 from sparta.kernels.conv.geometry import Geometry
 from sparta.kernels.conv.spread import spread_module
 from sparta.kernels.formats import Format
@@ -41,9 +41,12 @@ class _TiledConv:
     """Floats of the padded copy of an image."""
 
     def __call__(self, x: Tensor, bias: Tensor | None, residual: Tensor | None, threads: int) -> Tensor:
-        bias = operand(bias, self.conv.epilogue.bias)
-        residual = operand(residual, self.conv.epilogue.residual)
+        image = (self.conv.in_channels, *self.conv.image)
+        assert x.shape[1:] == image, f"the images are {tuple(x.shape[1:])}, not {image}"
+        x = floats(x)
         y = x.new_empty(x.shape[0], self.conv.out_channels, *self.conv.out_image)
+        bias = operand(bias, self.conv.epilogue.bias, self.conv.out_channels)
+        residual = operand(residual, self.conv.epilogue.residual, y.numel())
         if self.spread is None:
             self._multiply(x.data_ptr(), (y, bias, residual), threads)
             return y

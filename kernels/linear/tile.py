@@ -9,7 +9,7 @@ from torch import Tensor
 from sparta.kernels.codegen.products import can_tile, estimate, make_product
 from sparta.kernels.codegen.sinks import RowsSink
 from sparta.kernels.codegen.sources import RowsSource
-from sparta.kernels.codegen.tiled import Tiled, address, operand
+from sparta.kernels.codegen.tiled import Tiled, address, floats, operand
 from sparta.kernels.formats import Format
 from sparta.kernels.machine import Machine
 from sparta.kernels.problem import Linear, Problem
@@ -24,10 +24,12 @@ class _TiledLinear:
     tiled: Tiled
 
     def __call__(self, x: Tensor, bias: Tensor | None, residual: Tensor | None, threads: int) -> Tensor:
-        tokens = x.shape[0]
+        tokens, features = x.shape
+        assert features == self.linear.in_features, f"x has {features} features, not {self.linear.in_features}"
+        x = floats(x)
         y = x.new_empty(tokens, self.linear.out_features)
-        bias = operand(bias, self.linear.epilogue.bias)
-        residual = operand(residual, self.linear.epilogue.residual)
+        bias = operand(bias, self.linear.epilogue.bias, self.linear.out_features)
+        residual = operand(residual, self.linear.epilogue.residual, y.numel())
         result = y.data_ptr(), address(bias), address(residual)
         arguments = (x.data_ptr(), tokens, *self.tiled.weight.addresses, *result)
         self.tiled(arguments, images=1, tokens=tokens, threads=threads)

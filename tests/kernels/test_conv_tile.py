@@ -128,6 +128,19 @@ def test_no_images_give_no_images(name: str) -> None:
     assert y.shape == (0, conv.out_channels, *conv.out_image)
 
 
+def test_images_of_another_size_are_refused() -> None:
+    conv = _CONVS["1x1"]
+    with pytest.raises(AssertionError, match=r"\(8, 7, 6\), not \(8, 7, 7\)"):
+        _build(conv, _weight(conv))(torch.empty(1, 8, 7, 6), None, None, 1)
+
+
+def test_channels_last_images() -> None:
+    conv = _CONVS["3x3 padded"]
+    weight, x = _weight(conv), torch.randn(2, conv.in_channels, *conv.image)
+    y = _build(conv, weight)(x.contiguous(memory_format=torch.channels_last), None, None, 1)
+    _assert_close(y, _expected(x, weight, conv))
+
+
 def test_nan_reaches_only_the_pixels_that_see_it() -> None:
     conv = _CONVS["3x3 padded"]
     weight = _weight(conv, density=1.0)

@@ -224,10 +224,23 @@ def test_two_python_threads_at_once() -> None:
     assert close == [True] * 100
 
 
-def test_operands_must_match_the_epilogue() -> None:
-    kernel = _build(_weight(8, 8, 0.5), "csr", Epilogue(bias=True))
-    with pytest.raises(AssertionError, match="exactly where the epilogue has them"):
-        kernel(torch.randn(4, 8), None, None, 1)
+@pytest.mark.parametrize(
+    ("x", "bias", "message"),
+    [
+        (torch.ones(4, 8), None, "exactly where the epilogue has them"),
+        (torch.ones(4, 8), torch.ones(7), "has 7 elements, not 8"),
+        (torch.ones(4, 9), torch.ones(8), "x has 9 features, not 8"),
+        (torch.ones(4, 8).double(), torch.ones(8), "float64, not float32"),
+    ],
+)
+def test_operands_that_do_not_fit_are_refused(x: Tensor, bias: Tensor | None, message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        _small_kernel()(x, bias, None, 1)
+
+
+@cache
+def _small_kernel() -> Compiled:
+    return _build(_weight(8, 8, 0.5), "csr", Epilogue(bias=True))
 
 
 def test_no_tokens_give_no_rows() -> None:
