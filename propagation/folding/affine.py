@@ -14,6 +14,7 @@ from sparta.propagation.folding.folder import Folder
 from sparta.propagation.folding.layout import Kept, known_value
 from sparta.tesa import TeSA
 from sparta.tesa.compressed import any_over
+from sparta.tesa.patterns import Block, find_pattern
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,6 +74,24 @@ def choose_rows(folder: Folder, result: fx.Node, dim: int, macs_per_row: float) 
     target = int(lay.count(demanded, folder.tesa(result).shape[dim]))
     pays = scatter_pays((target - len(wanted)) * macs_per_row, target, folder.positions(result, dim))
     return wanted if pays else demanded
+
+
+def whole_rows(weight: Tensor, rows: Kept) -> Kept:
+    """The rows extended to whole blocks of a block-sparse weight, whose kernels need them aligned.
+
+    Dropping single rows of ``32 x 1`` blocks would leave an unstructured weight, at half the speed.
+    """
+    pattern = None if rows is None else find_pattern(weight)
+    return lay.whole_blocks(rows, len(weight), pattern.height) if isinstance(pattern, Block) else rows
+
+
+def whole_columns(matrix: Tensor, columns: Kept, present: Kept) -> Kept:
+    """The columns extended to whole blocks in the same way, as far as they are physically `present`."""
+    pattern = None if columns is None else find_pattern(matrix)
+    if not isinstance(pattern, Block):
+        return columns
+    extended = lay.whole_blocks(columns, matrix.shape[1], pattern.width)
+    return extended if lay.contains(present, extended, matrix.shape[1]) else columns
 
 
 def choose_columns(folder: Folder, x: fx.Node, dim: int, used: Tensor, macs_per_column: float) -> Kept:

@@ -17,6 +17,8 @@ from sparta.propagation.folding.affine import (
     dropped_constants,
     emit_bias,
     emit_offset,
+    whole_columns,
+    whole_rows,
     working,
 )
 from sparta.propagation.folding.batchnorm import tail_of
@@ -72,10 +74,11 @@ def _affine(
     matrix = folder.tensor(weight).t() if transposed else folder.tensor(weight)
     last = len(folder.tesa(node).shape) - 1
     tail = tail_of(folder, node, last)
-    rows = choose_rows(folder, tail.result, last, float(matrix.shape[1]))
+    rows = whole_rows(matrix, choose_rows(folder, tail.result, last, float(matrix.shape[1])))
     kept = lay.take(matrix, (rows, None))
     used = any_nonzero(kept, 1)
     columns = choose_columns(folder, x, last, used, float(len(kept)))
+    columns = whole_columns(matrix, columns, folder.layout(x)[last])
     layout = (*folder.layout(x)[:last], columns)
     scale, shift = (None if part is None else lay.take(part, (rows,)) for part in (tail.scale, tail.shift))
     own = None if bias is None else working(lay.take(folder.tensor(bias), (rows,)))

@@ -18,6 +18,7 @@ from sparta.propagation.folding.affine import (
     dropped_constants,
     emit_bias,
     emit_offset,
+    whole_rows,
     working,
 )
 from sparta.propagation.folding.batchnorm import Tail, tail_of
@@ -99,6 +100,7 @@ def _single(folder: Folder, conv: Convolution) -> bool:
     tail = tail_of(folder, conv.node, CHANNEL)
     row_axis, column_axis = conv.row_axis, 1 - conv.row_axis
     rows = choose_rows(folder, tail.result, CHANNEL, float(conv.weight.shape[column_axis] * conv.taps))
+    rows = rows if conv.transposed else whole_rows(conv.weight, rows)
     kept = conv.weight if rows is None else conv.weight.index_select(row_axis, rows)
     used = any_nonzero(kept, column_axis)
     columns = _columns(folder, conv, used, float(kept.shape[row_axis] * conv.taps))

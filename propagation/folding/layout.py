@@ -82,6 +82,20 @@ def intersect(left: Kept, right: Kept, size: Size) -> Kept:
     return from_membership(membership(left, int(size)) & membership(right, int(size)))
 
 
+def whole_blocks(kept: Kept, size: int, block: int) -> Kept:
+    """The indices of all aligned blocks that `kept` touches.
+
+    Examples
+    --------
+    >>> whole_blocks(torch.tensor([1, 5]), 9, 4)
+    tensor([0, 1, 2, 3, 4, 5, 6, 7])
+    """
+    if kept is None or block == 1:
+        return kept
+    touched = torch.zeros(-(-size // block), dtype=torch.bool).index_fill_(0, kept // block, True)
+    return from_membership(touched.repeat_interleave(block)[:size])
+
+
 def positions(wanted: Tensor, source: Kept, size: Size) -> Tensor:
     """Where each wanted logical index lies in a dimension laid out as `source`; -1 where it is absent."""
     if source is None:

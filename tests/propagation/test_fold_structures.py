@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
+from sparta.tesa.patterns import find_pattern
 from tests.propagation.folds import (
     HALF,
     IMAGE,
@@ -292,3 +293,17 @@ def test_parameters_may_be_called_like_attributes_of_a_graph_module(name: str) -
 
     folded = fold_traced(Named(), {}, torch.randn(TOKENS))
     assert list(folded.names.values()) == [name]
+
+
+def test_block_sparse_weights_keep_whole_blocks() -> None:
+    """Rows nobody reads stay where dropping them alone would cut blocks, and go where whole blocks go."""
+    first, second = nn.Linear(32, 64), nn.Linear(64, 8)
+    blocks = (torch.rand(16, 32) < 0.4).repeat_interleave(4, 0)
+    reads = torch.ones(8, 64)
+    reads[:, 5] = 0.0  # one row of the second block of `first`
+    reads[:, 40:48] = 0.0  # two whole blocks
+    masks = {"0": {"weight": blocks}, "2": {"weight": reads.bool()}}
+    folded = fold_traced(nn.Sequential(first, nn.GELU(), second), masks, torch.randn(512, 32))
+    weights = {name: getattr(folded.module, attr) for attr, name in folded.names.items()}
+    assert weights["0.weight"].shape == (56, 32)
+    assert str(find_pattern(weights["0.weight"])) == "block 4x1"
