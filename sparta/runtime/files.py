@@ -169,7 +169,7 @@ def _module(graph: fx.Graph, tensors: Mapping[str, Tensor]) -> fx.GraphModule:
             message = f"the saved graph reads {node.target!r}, which the file does not hold"
             raise FormatError(message)
         place(root, str(node.target), tensors[str(node.target)])
-    return fx.GraphModule(root, graph)
+    return fx.GraphModule(root, graph).eval()
 
 
 def _check_sparse(module: fx.GraphModule) -> None:

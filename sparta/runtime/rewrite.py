@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -64,7 +65,7 @@ class _Builder:
         self.copies: dict[fx.Node, fx.Node] = {}
         output = self.graph.graph_copy(self.folded.module.graph, self.copies)
         self.graph.output(output)
-        self.tensors: dict[str, Tensor] = {}
+        self.components: dict[fx.Node, Tensor] = {}
 
     def add(self, decision: Decision) -> Decision:
         """Put one decision into the graph; the decision as carried out."""
@@ -123,27 +124,46 @@ class _Builder:
         return call(aten.squeeze.dim, (y, 2))
 
     def _attribute(self, name: str, tensor: Tensor) -> fx.Node:
-        self.tensors[name] = tensor
-        return self.graph.get_attr(name)
+        node = self.graph.get_attr(name)
+        self.components[node] = tensor
+        return node
 
     def finish(self) -> fx.GraphModule:
         """The module over a fresh root that holds exactly the tensors the graph still reads."""
         self.graph.eliminate_dead_code()
         root = nn.Module()
-        for node in self.graph.nodes:
-            if node.op != "get_attr":
-                continue
-            if node.target not in self.tensors:
-                value = attribute(self.folded.module, str(node.target))
-                if not isinstance(value, Tensor):
-                    setattr(root, str(node.target), value)
-                    continue
-                node.target, tensor = self.folded.names.get(node.target, node.target), value
-            else:
-                tensor = self.tensors[node.target]
-            place(root, node.target, tensor)
+        owned: dict[str, Any] = {}
+        for node in self.graph.find_nodes(op="get_attr"):
+            name, value = self._owned(node)
+            node.target = name = _unused(name, value, owned)
+            if name not in owned:
+                owned[name] = value
+                place(root, name, value)
         self.graph.lint()
-        return fx.GraphModule(root, self.graph)
+        return fx.GraphModule(root, self.graph).eval()
+
+    def _owned(self, node: fx.Node) -> tuple[str, Any]:
+        """What a node reads, and under which name the finished module should hold it."""
+        name = str(node.target)
+        if node in self.components:
+            return name, self.components[node]
+        return self.folded.names.get(name, name), attribute(self.folded.module, name)
+
+
+def _unused(name: str, value: Any, owned: Mapping[str, Any]) -> str:
+    """`name`, numbered where something else is called so: a layer that is called twice may be folded twice."""
+    unique, number = name, 0
+    while unique in owned and not _same(value, owned[unique]):
+        number += 1
+        unique = f"{name}_{number}"
+    return unique
+
+
+def _same(a: Any, b: Any) -> bool:
+    if a is b:
+        return True
+    alike = isinstance(a, Tensor) and isinstance(b, Tensor) and (a.dtype, a.shape) == (b.dtype, b.shape)
+    return alike and torch.equal(a, b)
 
 
 OPERATORS: Mapping[object, torch._ops.OpOverload] = {

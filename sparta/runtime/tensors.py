@@ -15,8 +15,8 @@ def attribute(module: nn.Module, name: str) -> Any:
     return value
 
 
-def place(root: nn.Module, name: str, tensor: Tensor) -> None:
-    """Register `tensor` as buffer `name` of `root`, with empty modules for the parts before the dots."""
+def place(root: nn.Module, name: str, value: Any) -> None:
+    """Hold `value` in `root` under a dotted name, a tensor as buffer, with empty modules for the parts before dots."""
     *path, leaf = name.split(".")
     for part in path:
         if part not in root._modules:
@@ -24,4 +24,7 @@ def place(root: nn.Module, name: str, tensor: Tensor) -> None:
         child = root._modules[part]
         assert child is not None
         root = child
-    root.register_buffer(leaf, tensor.detach())
+    if isinstance(value, Tensor):
+        root.register_buffer(leaf, value.detach())
+    else:
+        setattr(root, leaf, value)
