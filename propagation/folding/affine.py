@@ -16,6 +16,9 @@ from sparta.tesa import TeSA
 from sparta.tesa.compressed import any_over
 from sparta.tesa.patterns import Block, find_pattern
 
+DENSE_ENOUGH = 0.5
+"""Density, without empty rows and columns, from which a weight counts as dense."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Offset:
@@ -65,14 +68,31 @@ def unknown_along(tesa: TeSA, dim: int) -> Tensor:
     return unknown.expand(int(tesa.shape[dim]))
 
 
-def choose_rows(folder: Folder, result: fx.Node, dim: int, macs_per_row: float) -> Kept:
-    """The rows to compute: the wanted ones, or what the users will ask for when scattering would not pay."""
+def work_along(matrix: Tensor, dim: int) -> Tensor:
+    """The multiply-adds that each row (`dim` 0) or column (1) of a weight costs at one position, as a vector.
+
+    All of them where the weight without its empty rows and columns is dense; only the non-zero ones where a sparse
+    kernel will run it: dropping an empty column then saves nothing.
+    """
+    nonzero = (matrix != 0).view(torch.uint8)
+    along_dim = nonzero.sum(1 - dim, dtype=torch.float32)
+    other = nonzero.amax(dim).sum(dtype=torch.float32) if nonzero.numel() else torch.zeros(())
+    dense = float(along_dim.sum()) > DENSE_ENOUGH * float(other) * int((along_dim > 0).sum())
+    return other.expand(len(along_dim)) if dense else along_dim
+
+
+def choose_rows(folder: Folder, result: fx.Node, dim: int, work: Tensor) -> Kept:
+    """The rows to compute: the wanted ones, or what the users will ask for when scattering would not pay.
+
+    `work` holds the multiply-adds of each row at one position.
+    """
     wanted, demanded = folder.want(result)[dim], folder.demand(result)[dim]
     if lay.same(wanted, demanded):
         return wanted
     assert wanted is not None
     target = int(lay.count(demanded, folder.tesa(result).shape[dim]))
-    pays = scatter_pays((target - len(wanted)) * macs_per_row, target, folder.positions(result, dim))
+    saved = float(lay.take(work, (demanded,)).sum() - work[wanted].sum())
+    pays = scatter_pays(saved, target, folder.positions(result, dim))
     return wanted if pays else demanded
 
 
@@ -94,14 +114,18 @@ def whole_columns(matrix: Tensor, columns: Kept, present: Kept) -> Kept:
     return extended if lay.contains(present, extended, matrix.shape[1]) else columns
 
 
-def choose_columns(folder: Folder, x: fx.Node, dim: int, used: Tensor, macs_per_column: float) -> Kept:
-    """The columns to multiply: unknown and used ones, or all there are when selecting would not pay."""
+def choose_columns(folder: Folder, x: fx.Node, dim: int, used: Tensor, work: Tensor) -> Kept:
+    """The columns to multiply: unknown and used ones, or all there are when selecting would not pay.
+
+    `work` holds the multiply-adds of each column at one position.
+    """
     current = folder.layout(x)[dim]
     size = len(used)
     present = lay.membership(current, size)
     chosen = unknown_along(folder.tesa(x), dim) & used & present
     kept = int(chosen.sum())
-    if not selection_pays((int(present.sum()) - kept) * macs_per_column, kept, folder.positions(x, dim)):
+    saved = float(work[present & ~chosen].sum())
+    if not selection_pays(saved, kept, folder.positions(x, dim)):
         return current
     if kept == 0:
         chosen[int(present.nonzero()[0])] = True

@@ -19,6 +19,7 @@ from sparta.propagation.folding.affine import (
     emit_offset,
     whole_columns,
     whole_rows,
+    work_along,
     working,
 )
 from sparta.propagation.folding.batchnorm import tail_of
@@ -74,10 +75,10 @@ def _affine(
     matrix = folder.tensor(weight).t() if transposed else folder.tensor(weight)
     last = len(folder.tesa(node).shape) - 1
     tail = tail_of(folder, node, last)
-    rows = whole_rows(matrix, choose_rows(folder, tail.result, last, float(matrix.shape[1])))
+    rows = whole_rows(matrix, choose_rows(folder, tail.result, last, work_along(matrix, 0)))
     kept = lay.take(matrix, (rows, None))
     used = any_nonzero(kept, 1)
-    columns = choose_columns(folder, x, last, used, float(len(kept)))
+    columns = choose_columns(folder, x, last, used, work_along(kept, 1))
     columns = whole_columns(matrix, columns, folder.layout(x)[last])
     layout = (*folder.layout(x)[:last], columns)
     scale, shift = (None if part is None else lay.take(part, (rows,)) for part in (tail.scale, tail.shift))

@@ -19,6 +19,7 @@ from sparta.propagation.folding.affine import (
     emit_bias,
     emit_offset,
     whole_rows,
+    work_along,
     working,
 )
 from sparta.propagation.folding.batchnorm import Tail, tail_of
@@ -99,11 +100,11 @@ def fold_convolution(folder: Folder, node: fx.Node) -> bool:
 def _single(folder: Folder, conv: Convolution) -> bool:
     tail = tail_of(folder, conv.node, CHANNEL)
     row_axis, column_axis = conv.row_axis, 1 - conv.row_axis
-    rows = choose_rows(folder, tail.result, CHANNEL, float(conv.weight.shape[column_axis] * conv.taps))
+    rows = choose_rows(folder, tail.result, CHANNEL, _work(conv.weight, row_axis))
     rows = rows if conv.transposed else whole_rows(conv.weight, rows)
     kept = conv.weight if rows is None else conv.weight.index_select(row_axis, rows)
     used = any_nonzero(kept, column_axis)
-    columns = _columns(folder, conv, used, float(kept.shape[row_axis] * conv.taps))
+    columns = _columns(folder, conv, used, _work(kept, column_axis))
     bias = _own_bias(folder, conv, rows)
     offset = _offset(folder, conv, kept, bias, columns, used)
     final = kept if columns is None else kept.index_select(column_axis, columns)
@@ -146,9 +147,14 @@ def _emit(
     return folder.place(tail.result, emit_offset(folder, made, offset, tail), (batch, rows, *whole))
 
 
-def _columns(folder: Folder, conv: Convolution, used: Tensor, macs_per_column: float) -> Kept:
+def _work(weight: Tensor, axis: int) -> Tensor:
+    """The multiply-adds of each filter or input channel at one position."""
+    return work_along(weight.transpose(0, axis).flatten(1), 0)
+
+
+def _columns(folder: Folder, conv: Convolution, used: Tensor, work: Tensor) -> Kept:
     """The input channels to keep; where a border map would depend on the image size, known ones stay as well."""
-    columns = choose_columns(folder, conv.x, CHANNEL, used, macs_per_column / math.prod(conv.bound["stride"]))
+    columns = choose_columns(folder, conv.x, CHANNEL, used, work / math.prod(conv.bound["stride"]))
     if columns is None or _maps_are_static(folder, conv):
         return columns
     constant = used & any_nonzero(known_value(folder.tesa(conv.x)), CHANNEL).expand(len(used))

@@ -44,15 +44,26 @@ class Executor:
 
     def __call__(self, x: Tensor, bias: Tensor | None, residual: Tensor | None) -> Tensor:
         """The operator's result for a contiguous `x`."""
-        problem, tokens, image = self._instance(x)
-        if tokens == 0:
-            return self._empty(x, problem)
-        self._follow_changes()
+        if self.version != version_of(self.weight.values):
+            self._repack()
+        tokens, image = self._sizes(x)
         place = bucket_of(tokens), image
         run = self.compiled.get(place)
-        if run is None:
-            run = self.compiled[place] = self._specialize(problem, tokens)
+        if run is None or tokens == 0:
+            if tokens == 0:
+                return self._empty(x, image)
+            run = self.compiled[place] = self._specialize(self.plan.for_image(image), tokens)
         return run(x, bias, residual, self.threads)
+
+    def _sizes(self, x: Tensor) -> tuple[int, tuple[int, int]]:
+        """Columns of the dense operand, and the image size (0, 0 for linears)."""
+        if isinstance(self.plan.problem, Linear):
+            return x.shape[0], (0, 0)
+        batch, _, height, width = x.shape
+        problem = self.plan.for_image((height, width))
+        assert isinstance(problem, Conv)
+        out = problem.out_image
+        return batch * out[0] * out[1], (height, width)
 
     def compile(self, tokens: int) -> None:
         """Compile the kernel for the plan's own problem at `tokens` columns, before the first call.
@@ -66,33 +77,20 @@ class Executor:
         image = problem.image if isinstance(problem, Conv) else (0, 0)
         self.compiled[bucket_of(tokens), image] = self._specialize(problem, tokens)
 
-    @staticmethod
-    def _empty(x: Tensor, problem: Problem) -> Tensor:
-        out = (problem.matrix[0], *problem.out_image) if isinstance(problem, Conv) else (problem.matrix[0],)
-        return x.new_empty((0, *out))
+    def _empty(self, x: Tensor, image: tuple[int, int]) -> Tensor:
+        problem = self.plan.for_image(image)
+        pixels = problem.out_image if isinstance(problem, Conv) else ()
+        return x.new_empty((0, problem.matrix[0], *pixels))
 
-    def _follow_changes(self) -> None:
-        """Pack the kernels again if the stored values were changed in place, as by `load_state_dict`."""
-        version = version_of(self.weight.values)
-        if version != self.version:
-            self.compiled.clear()
-            self.version = version
+    def _repack(self) -> None:
+        """The stored values were changed in place, as by `load_state_dict`: what was packed of them is void."""
+        self.compiled.clear()
+        self.version = version_of(self.weight.values)
 
     @property
     def threads(self) -> int:
         """Threads of the next call."""
         return self.plan.threads or torch.get_num_threads()
-
-    def _instance(self, x: Tensor) -> tuple[Problem, int, tuple[int, int]]:
-        problem = self.plan.problem
-        if isinstance(problem, Linear):
-            return problem, x.shape[0], (0, 0)
-        image = (x.shape[2], x.shape[3])
-        if image != problem.image:
-            problem = self.plan.for_image(image)
-        assert isinstance(problem, Conv)
-        height, width = problem.out_image
-        return problem, x.shape[0] * height * width, image
 
     def _specialize(self, problem: Problem, tokens: int) -> Compiled:
         """The kernel the plan names for this range of T, else the one that measures fastest now."""

@@ -26,6 +26,12 @@ log = logging.getLogger("sparta.runtime")
 Compile = Callable[[nn.Module, Call, bool], Program]
 """Compiles the masked dense model for a call; the flag allows a symbolic batch."""
 
+Kind = tuple[tuple[type, Any, Any], ...]
+"""Type, element type and shape of each positional argument of a call."""
+
+MOST_KINDS = 256
+"""How many kinds of calls are remembered with their programs; a symbolic batch makes one program serve many."""
+
 
 class OptimizedModule(nn.Module):
     """The optimized model: same call, same result structure, measured report.
@@ -58,6 +64,7 @@ class OptimizedModule(nn.Module):
         self._hold(reference)
         self._compile = compile
         self._runners = OrderedDict[int, Runner]()
+        self._recent: dict[Kind, Runner] = {}
         self._lock = threading.RLock()
         self._max_shapes = max_shapes
         self._dynamic_batch = dynamic_batch
@@ -79,9 +86,9 @@ class OptimizedModule(nn.Module):
             If the arguments do not bind to the model's forward.
         """
         if not kwargs:
-            for runner in self._runners.values():
-                if runner.takes(args):
-                    return _without_grad(runner, (args, kwargs), args)
+            runner = self._recent.get(_kind(args))
+            if runner is not None:
+                return _without_grad(runner, (args, kwargs), args)
         call = bind(self._signature, args, kwargs)
         leaves, spec = flatten(call)
         found = self._find(leaves, spec)
@@ -89,7 +96,15 @@ class OptimizedModule(nn.Module):
             self.compile(*call[0], **call[1])
             found = self._find(leaves, spec)
             assert found is not None, "the program just compiled does not accept the call it was compiled for"
+        if found.takes(args) and not kwargs:
+            self._remember(_kind(args), found)
         return _without_grad(found, call, leaves)
+
+    def _remember(self, kind: Kind, runner: Runner) -> None:
+        """Find the program of calls like this one at once from now on."""
+        if len(self._recent) >= MOST_KINDS:
+            self._recent.clear()
+        self._recent[kind] = runner
 
     def _find(self, leaves: list[Any], spec: Any) -> Runner | None:
         for runner in self._runners.values():
@@ -113,6 +128,7 @@ class OptimizedModule(nn.Module):
             self.adopt(program)
             while len(self._runners) > self._max_shapes:
                 dropped, _ = self._runners.popitem(last=False)
+                self._recent.clear()
                 log.info("dropped compiled shape %d: more than %d shapes in use", dropped, self._max_shapes)
             return program
 
@@ -205,6 +221,7 @@ class OptimizedModule(nn.Module):
                 f"{error}\nThis is not the state of a model optimized with the same masks; see OptimizedModule.save."
             )
             raise SpartaError(message) from error
+        self._recent.clear()
         for key, runner in self._runners.items():
             self._runners[key] = Runner(runner.program)  # `assign` replaces tensors, which runners hold
         return result
@@ -223,6 +240,7 @@ class OptimizedModule(nn.Module):
             return self
         self._hold(masked(self._reference, converted))
         self._runners.clear()
+        self._recent.clear()
         self._own(_required(self._reference))
         return self
 
@@ -245,6 +263,10 @@ class OptimizedModule(nn.Module):
 def _required(reference: nn.Module | None) -> nn.Module:
     assert reference is not None, "only a loaded model has no masked dense model, and it has programs"
     return reference
+
+
+def _kind(args: tuple[Any, ...]) -> Kind:
+    return tuple([(type(arg), getattr(arg, "dtype", None), getattr(arg, "shape", None)) for arg in args])
 
 
 def _without_grad(runner: Runner, call: Call, leaves: Sequence[Any]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -23,7 +24,7 @@ def bucket_of(tokens: int) -> int:
     >>> [bucket_of(t) for t in (1, 2, 15, 16, 63, 64, 9999)]
     [1, 2, 2, 16, 16, 64, 64]
     """
-    return max((low for low in BUCKETS if low <= tokens), default=1)
+    return BUCKETS[max(bisect_right(BUCKETS, tokens) - 1, 0)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,7 +126,9 @@ class Plan:
 
     def for_image(self, image: tuple[int, int]) -> Problem:
         """The problem at another image size (convolutions specialize for height and width)."""
-        return self.problem if isinstance(self.problem, Linear) else replace(self.problem, image=image)
+        if isinstance(self.problem, Linear) or self.problem.image == image:
+            return self.problem
+        return replace(self.problem, image=image)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
