@@ -96,12 +96,12 @@ class MaskedDense:
         self.model = model
         self.tensors: dict[str, Tensor] = {}
         names: dict[int, str] = {}
-        for module, targets in masks.items():
-            for target, mask in targets.items():
-                parameter = model.get_parameter(f"{module}.{target}")
-                name = names.setdefault(id(parameter), f"{module}.{target}")
-                if mask is not None:
-                    self.tensors[name] = self.tensors.get(name, parameter.detach()) * mask
+        given = [(f"{module}.{name}", mask) for module, targets in masks.items() for name, mask in targets.items()]
+        for full_name, mask in given:
+            if mask is not None:
+                parameter = model.get_parameter(full_name)
+                name = names.setdefault(id(parameter), full_name)
+                self.tensors[name] = self.tensors.get(name, parameter.detach()) * mask.to(parameter.dtype)
 
     @torch.no_grad()
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -116,7 +116,7 @@ class MaskedDense:
 
 def check(
     model: nn.Module,
-    masks: Mapping[str, Mapping[str, Tensor | None]],
+    masks: Mapping[str, Mapping[str, Tensor | None]] | None,
     *args: Any,
     kwargs: Mapping[str, Any] | None = None,
     batches: Iterable[int] = (3,),
@@ -132,7 +132,7 @@ def check(
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
     assert not any(module.training for module in fast.modules())
     assert not complaints(fast)
-    agree(MaskedDense(model, masks), fast, *args, kwargs=kwargs, batches=batches, same=same)
+    agree(MaskedDense(model, masks or {}), fast, *args, kwargs=kwargs, batches=batches, same=same)
     return fast
 
 
@@ -183,3 +183,35 @@ def assert_same(want: Any, got: Any) -> None:
         assert (b.shape, b.dtype) == (a.shape, a.dtype)
         scale = float(a.double().abs().max()) or 1.0 if a.numel() else 0.0
         torch.testing.assert_close(b, a, rtol=0, atol=TOLERANCE.get(a.dtype, 0.0) * scale)
+
+
+class PrunerWrapper(nn.Module):
+    """What a pruner puts into a module: it owns the real parameters and their masks, and takes over the forward."""
+
+    def __init__(self, module: nn.Module, masks: Mapping[str, Tensor | None]) -> None:
+        super().__init__()
+        object.__setattr__(self, "module", module)
+        self.module_forward = module.forward
+        self.targets = tuple(name for name, _ in module.named_parameters(recurse=False))
+        for name in self.targets:
+            parameter = module.get_parameter(name)
+            delattr(module, name)
+            module.register_buffer(name, parameter.detach().clone())
+            self.register_parameter(name, parameter)
+            self.register_buffer(f"{name}_mask", masks.get(name))
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The module's own result, after its scratch buffers were overwritten by the masked parameters."""
+        for name in self.targets:
+            mask = getattr(self, f"{name}_mask")
+            setattr(self.module, name, getattr(self, name) if mask is None else getattr(self, name) * mask)
+        return self.module_forward(*args, **kwargs)
+
+
+def wrap(model: nn.Module, masks: Masks) -> None:
+    """Leave `model` as a pruner does that was never told to unwrap it."""
+    for name, targets in masks.items():
+        module = model.get_submodule(name)
+        wrapper = PrunerWrapper(module, targets)
+        module._nni_wrapper = wrapper
+        module.forward = wrapper.forward  # type: ignore[method-assign]
