@@ -30,6 +30,7 @@ def mypy(folder: Path, cache: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_the_package_is_typed_strictly(tmp_path: Path) -> None:
     result = mypy(link_tree(tmp_path), ROOT / ".mypy_cache")
     assert result.returncode == 0, result.stdout + result.stderr

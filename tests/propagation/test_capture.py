@@ -10,48 +10,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 from torch.nn.utils import parametrizations, prune
-from torch.utils import _pytree as pytree
 
-from sparta.propagation import Captured, bind, capture, capture_tree, flatten_call, interpret, masked, mismatch
-from sparta.tesa import CaptureError, InputError
+from sparta.propagation import Captured, bind, capture, flatten_call, interpret, mismatch
+from sparta.tesa import InputError
+from tests.propagation.captures import assert_same, calls, check
 from tests.propagation.fake_nni import wrap
-
-
-def calls(captured: Captured) -> list[str]:
-    """The operators of the graph in order."""
-    return [str(node.target) for node in captured.graph.nodes if isinstance(node.target, torch._ops.OpOverload)]
-
-
-def grow(tree: Any) -> Any:
-    """The same call with one more sample in the batch."""
-    return pytree.tree_map(lambda x: torch.cat([x, x[:1]]) if isinstance(x, Tensor) and x.dim() else x, tree)
-
-
-def assert_same(model: nn.Module, captured: Captured, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """The graph's result has the structure, the types and the values of the model's."""
-    with torch.no_grad():
-        expected, got = masked(model)(*args, **kwargs), interpret(captured, captured.tensors, *args, **kwargs)
-    assert type(got) is type(expected)
-    assert pytree.tree_structure(got) == pytree.tree_structure(expected)
-    for want, have in zip(pytree.tree_leaves(expected), pytree.tree_leaves(got), strict=True):
-        if isinstance(want, Tensor):
-            assert have.dtype is want.dtype
-            assert torch.allclose(have, want, atol=1e-5)
-        else:
-            assert have == want
-
-
-def check(model: nn.Module, *args: Any, **kwargs: Any) -> Captured:
-    """Capture, compare on the example and on a larger batch, and see that the model stayed in training mode."""
-    model.train()
-    captured = capture(model, args, kwargs)
-    assert all(module.training for module in model.modules())
-    assert_same(model, captured, *captured.example)
-    if any(captured.dynamic):
-        assert_same(model, captured, *grow(captured.example))
-    return captured
 
 
 class Net(nn.Module):
@@ -124,7 +89,7 @@ def test_arguments_by_position_and_keyword_are_one_call(net: Net) -> None:
 
 
 def test_calls_that_do_not_bind_say_so(net: Net, captured_net: Captured) -> None:
-    with pytest.raises(InputError, match="missing a required argument: 'image'"):
+    with pytest.raises(InputError, match="missing argument 'image'"):
         capture(net, ())
     with pytest.raises(InputError, match="structure"):
         interpret(captured_net, captured_net.tensors, torch.randn(2, 3, 4, 4), flag=True)
@@ -306,112 +271,3 @@ def test_empty_parts_of_concatenations_are_dropped() -> None:
 def test_stride_sensitive_graphs_keep_their_copies() -> None:
     captured = check(Returns(lambda y: y.t().contiguous().as_strided((2,), (1,)) + 1), torch.randn(3, 2))
     assert "aten.clone.default" in calls(captured)
-
-
-class Branch(nn.Module):
-    """A real data-dependent branch around parts that are graphs; one part counts its calls."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
-        self.taken, self.other, self.again = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
-        self.counting = Counting()
-        self.shared = self.taken
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.body(x)
-        y = self.taken(y) if float(y.sum()) > -1e9 else self.other(y)
-        return self.counting(self.shared(y)) + self.again(y) + self.again(y[None])[0]
-
-
-class Counting(nn.Module):
-    """Changes a buffer in every call."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(4, 4)
-        self.register_buffer("count", torch.zeros(1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.count += 1
-        return self.inner(x)
-
-
-def test_data_dependent_code_is_explained_shortly(capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(CaptureError) as error:
-        capture(Branch(), (torch.randn(3, 4),))
-    message = str(error.value)
-    assert "cannot capture Branch at " in message
-    assert "in forward" in message
-    assert "Fix: " in message
-    assert len(message) < 700
-    assert capfd.readouterr() == ("", "")
-
-
-def test_state_that_changes_is_refused_and_restored() -> None:
-    net = Counting()
-    with pytest.raises(CaptureError, match=r"changes count in place"):
-        capture(net, (torch.randn(3, 4),))
-    assert net.count == 0
-    with pytest.raises(CaptureError, match="changes an argument in place"):
-        capture(InPlace(), (torch.randn(3, 4),))
-
-
-class InPlace(nn.Module):
-    """Writes to its argument."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.add_(1)
-
-
-def test_module_wise_capture_keeps_the_largest_regions() -> None:
-    net = Branch()
-    regions = capture_tree(net, (torch.randn(3, 4),))
-    assert regions.keys() == {"body", "taken", "counting.inner"}
-    assert regions["body"].names["p_0_weight"] == "0.weight"
-    assert regions["body"].tensors["p_0_weight"] is net.body[0].weight
-    assert net.counting.count == 0
-    assert net.training
-    assert not net.body._forward_pre_hooks
-    assert_same(net.body, regions["body"], (torch.randn(9, 4),), {})
-
-
-def test_module_wise_capture_reports_a_failing_example() -> None:
-    with pytest.raises(CaptureError, match="cannot capture Branch"):
-        capture_tree(Branch(), (torch.randn(3, 5),))
-
-
-def concatenated(node: fx.Node) -> list[fx.Node]:
-    """What a concatenation joins; nothing for other nodes."""
-    return list(node.args[0]) if node.target is torch.ops.aten.cat.default else []
-
-
-@pytest.fixture(scope="module")
-def gpt2() -> nn.Module:
-    """A tiny language model with a cache."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        transformers = pytest.importorskip("transformers")
-        config = transformers.GPT2Config(
-            n_layer=1, n_head=2, n_embd=8, vocab_size=20, n_positions=16, bos_token_id=0, eos_token_id=0
-        )
-        model: nn.Module = transformers.GPT2LMHeadModel(config)
-    return model
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_caches_come_and_go(gpt2: nn.Module) -> None:
-    ids = torch.randint(0, 20, (1, 5), generator=torch.Generator().manual_seed(0))
-    first = capture(gpt2, (), {"input_ids": ids})
-    assert first.aliases["lm_head.weight"] == first.aliases["transformer.wte.weight"]
-    assert first.tensors["p_transformer_wte_weight"] is gpt2.lm_head.weight
-    prompt = interpret(first, first.tensors, ids)
-    assert torch.allclose(prompt.logits, masked(gpt2)(ids).logits, atol=1e-5)
-    second = capture(gpt2, (), {"input_ids": ids[:, :1], "cache": prompt.cache})
-    assert second.user_inputs[1] == "cache_key_cache_0"
-    assert all(dims == (0,) for dims in second.dynamic)
-    assert all(part.meta["val"].dim() == 4 for node in second.graph.nodes for part in concatenated(node))
-    step = interpret(second, second.tensors, ids[:, :1], prompt.cache)
-    whole = masked(gpt2)(torch.cat([ids, ids[:, :1]], 1))
-    assert torch.allclose(step.logits[:, -1], whole.logits[:, -1], atol=1e-5)
-    assert type(step.cache) is type(whole.cache)
