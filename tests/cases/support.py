@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,8 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.utils import _pytree as pytree
 
 import sparta
+
+Model = TypeVar("Model", bound=nn.Module)
 
 Masks = dict[str, dict[str, Tensor | None]]
 """``{module: {"weight": mask, "bias": mask or None}}``, the form pruners write."""
@@ -46,7 +48,7 @@ def sequence(*layers: nn.Module) -> nn.Sequential:
 
 
 @torch.no_grad()
-def randomize(model: nn.Module) -> Any:
+def randomize(model: Model) -> Model:
     """`model` with statistics, gamma and beta of all norms drawn at random: defaults hide lost constants."""
     for module in model.modules():
         if isinstance(module, (_NormBase, nn.GroupNorm, nn.LayerNorm)):
@@ -56,16 +58,14 @@ def randomize(model: nn.Module) -> Any:
     return model
 
 
-def rows(
-    model: nn.Module, bias: str = "masked", /, dtype: torch.dtype = torch.float32, **pruned: Iterable[int]
-) -> Masks:
+def rows(model: nn.Module, bias: str = "masked", /, **pruned: Iterable[int]) -> Masks:
     """Masks that prune the given output rows; ``__`` in a keyword stands for the dot of a module's name."""
     masks: Masks = {}
     for keyword, indices in pruned.items():
-        module = model.get_submodule(keyword.replace("__", "."))
-        weight = torch.ones(module.weight.shape, dtype=dtype)
+        name = keyword.replace("__", ".")
+        weight = torch.ones(_weight(model, name).shape)
         weight[list(indices)] = 0
-        masks[keyword.replace("__", ".")] = {"weight": weight, **_bias_mask(module, weight, bias)}
+        masks[name] = {"weight": weight, **_bias_mask(model.get_submodule(name), weight, bias)}
     return masks
 
 
@@ -214,4 +214,4 @@ def wrap(model: nn.Module, masks: Masks) -> None:
         module = model.get_submodule(name)
         wrapper = PrunerWrapper(module, targets)
         module._nni_wrapper = wrapper
-        module.forward = wrapper.forward  # type: ignore[method-assign]
+        module.forward = wrapper.forward

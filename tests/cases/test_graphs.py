@@ -27,7 +27,7 @@ class TestReuse:
     """One tensor, or one layer, in several places."""
 
     def test_b01_a_tensor_concatenated_with_itself(self) -> None:
-        def run(m: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+        def run(m: Any, x: Tensor) -> Any:
             y = m.a(x).relu()
             return m.c(torch.cat([y, y], 1)), m.d(torch.cat([y, m.b(x), y.sigmoid(), y], 1))
 
@@ -36,7 +36,7 @@ class TestReuse:
         assert fast.report().removed["c.weight"] == ((4, 16, 3, 3), (4, 12, 3, 3))
 
     def test_b02_branches_of_a_concatenation_are_pruned_apart(self) -> None:
-        def run(m: Any, x: Tensor) -> Tensor:
+        def run(m: Any, x: Tensor) -> Any:
             return m.head(torch.cat([m.wide(x), m.mlp(x)], -1))
 
         mlp = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1))
@@ -46,7 +46,7 @@ class TestReuse:
         check(model, rows(model, mlp__2=(0,)), torch.randn(5, 6))
 
     def test_b01_a_layer_called_twice(self) -> None:
-        def run(m: Any, x: Tensor) -> Tensor:
+        def run(m: Any, x: Tensor) -> Any:
             y = m.a(x)
             return m.shared(m.shared(y).relu()) + m.shared(m.b(x).sigmoid())
 
@@ -63,7 +63,7 @@ class TestReorderedChannels:
 
     @pytest.mark.parametrize("pruned", [(0, 5), (0, 4), range(4), (0, 1, 2, 4, 5, 6, 7)], ids=str)
     def test_b04_channel_shuffle(self, pruned: Iterable[int]) -> None:
-        def run(m: Any, x: Tensor) -> Tensor:
+        def run(m: Any, x: Tensor) -> Any:
             y = m.a(x)
             batch, _, height, width = y.shape
             return m.c(y.view(batch, 2, 4, height, width).transpose(1, 2).reshape(batch, -1, height, width).sigmoid())
@@ -72,7 +72,7 @@ class TestReorderedChannels:
         check(model, rows(model, a=pruned), image())
 
     def test_b04_every_way_to_reorder(self) -> None:
-        def run(m: Any, x: Tensor) -> list[Tensor]:
+        def run(m: Any, x: Tensor) -> Any:
             y = m.a(x)
             low, high = y.chunk(2, 1)
             orders = [
@@ -91,7 +91,7 @@ class TestReorderedChannels:
         check(model, rows(model, a=(0, 1, 5)), image())
 
     def test_b04_pixels_and_channels_exchanged(self) -> None:
-        def run(m: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+        def run(m: Any, x: Tensor) -> Any:
             y = m.a(x)
             return m.c(functional.pixel_shuffle(y, 2)), m.d(functional.pixel_unshuffle(y, 2))
 
@@ -128,7 +128,7 @@ class TestRecurrence:
 
     @pytest.mark.parametrize("layer", [nn.GRU, nn.LSTM, nn.RNN], ids=lambda t: t.__name__)
     def test_b09_recurrent_layers(self, layer: type[nn.Module]) -> None:
-        def run(m: Any, x: Tensor) -> tuple[Tensor, Any]:
+        def run(m: Any, x: Tensor) -> Any:
             y, state = m.recurrent(m.a(x).sigmoid())
             return m.c(y), state
 
@@ -142,7 +142,7 @@ class TestRecurrence:
         check(model, masks, torch.randn(2, 5, 6))
 
     def test_b09_a_loop_over_a_cell(self) -> None:
-        def run(m: Any, x: Tensor) -> Tensor:
+        def run(m: Any, x: Tensor) -> Any:
             h = m.a(x[:, 0])
             for step in range(1, 4):
                 h = m.cell(m.a(x[:, step]), h)
@@ -156,7 +156,7 @@ class TestStrayTensors:
     """Tensors that belong to no layer, and state that models carry around."""
 
     def test_b15_position_embeddings_and_scales(self) -> None:
-        def run(m: Any, x: Tensor) -> Tensor:
+        def run(m: Any, x: Tensor) -> Any:
             y = (m.a(x) + m.height) * m.scale
             tokens = torch.cat([m.token.expand(x.shape[0], -1, -1), y.flatten(2).transpose(1, 2)], 1) + m.position
             return m.c(tokens[:, 0] + tokens[:, 1:].mean(1))
@@ -215,7 +215,7 @@ class TestOddOperators:
     """Operators nobody expects between two layers; what is unknown runs unchanged."""
 
     def test_b17_fake_quantization_by_channel(self) -> None:
-        def run(m: Any, x: Tensor) -> Tensor:
+        def run(m: Any, x: Tensor) -> Any:
             weight = torch.fake_quantize_per_channel_affine(m.a.weight, m.scales, m.zeros, 0, -128, 127)
             y = functional.conv2d(x, weight, m.a.bias, padding=1)
             y = torch.fake_quantize_per_channel_affine(y, m.scales, m.zeros, 1, -128, 127)
@@ -227,7 +227,7 @@ class TestOddOperators:
         check(model, rows(model, a=(0, 1)), image())
 
     def test_b14_einsum_bilinear_and_outer_products(self) -> None:
-        def run(m: Any, x: Tensor) -> list[Tensor]:
+        def run(m: Any, x: Tensor) -> Any:
             y = m.a(x)
             return [
                 torch.einsum("bi,ij->bj", y, m.table),
@@ -245,7 +245,7 @@ class TestOddOperators:
         check(model, rows(model, a=(0, 1, 7)), torch.randn(5, 6))
 
     def test_b14_operators_without_rules(self) -> None:
-        def run(m: Any, x: Tensor) -> list[Tensor]:
+        def run(m: Any, x: Tensor) -> Any:
             y = m.a(x)
             results = [
                 torch.fft.rfft(y, dim=1).abs(),

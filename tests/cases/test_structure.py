@@ -37,7 +37,7 @@ class TestConstantsOfDeadChannels:
 
     @pytest.mark.parametrize("pruned", [(0, 3), (0, 1, 2, 4, 5, 6, 7), range(8)], ids=["two", "seven", "all"])
     def test_a01_batchnorm_shift_reaches_the_consumer(self, pruned: Iterable[int]) -> None:
-        def run(m: Any, x: Tensor) -> list[Tensor]:
+        def run(m: Any, x: Tensor) -> Any:
             return [
                 consumer(act(norm(m.a(x))))
                 for act, norm, consumer in zip(ACTIVATIONS, m.norms, m.consumers, strict=True)
@@ -156,7 +156,7 @@ class TestResidual:
     def stage() -> Net:
         """Stem, two residual blocks with BatchNorm, head."""
 
-        def run(m: Any, x: Tensor) -> Tensor:
+        def run(m: Any, x: Tensor) -> Any:
             x = m.n0(m.stem(x)).relu()
             x = (m.n2(m.c2(m.n1(m.c1(x)).relu())) + x).relu()
             x = (m.n4(m.c4(m.n3(m.c3(x)).relu())) + m.down(x)).relu()
@@ -191,7 +191,7 @@ class TestResidual:
 
     @pytest.mark.parametrize("bias", ["masked", "kept"])
     def test_a05_squeeze_and_excite(self, bias: str) -> None:
-        def run(m: Any, x: Tensor) -> Tensor:
+        def run(m: Any, x: Tensor) -> Any:
             y = m.a(x).relu()
             return m.c(y * m.f2(m.f1(y.mean((2, 3), keepdim=True)).relu()).sigmoid())
 
@@ -206,7 +206,7 @@ class TestResidual:
         check(model, rows(model, a=(0, 1, 2), b=(2, 3)), image())
 
     def test_a12_inverted_residuals_pruned_without_any_agreement(self) -> None:
-        def block(m: Any, x: Tensor, i: int) -> Tensor:
+        def block(m: Any, x: Tensor, i: int) -> Any:
             h = m.get_submodule(f"norm{i}")(m.get_submodule(f"expand{i}")(x)).clamp(0, 6)
             h = functional.relu6(m.get_submodule(f"depthwise{i}")(h))
             return x + m.get_submodule(f"project{i}")(h)
@@ -231,7 +231,7 @@ class TestRegroupedChannels:
         assert fast.report().removed["c.weight"] == ((4, 13, 3, 3), (4, 11, 3, 3))
 
     def test_a06_nested_concatenation_with_the_input(self) -> None:
-        def run(m: Any, x: Tensor) -> Tensor:
+        def run(m: Any, x: Tensor) -> Any:
             for i in range(3):
                 x = torch.cat([x, m.get_submodule(f"c{i}")(m.get_submodule(f"n{i}")(x).relu())], 1)
             return m.head(x)
@@ -242,7 +242,7 @@ class TestRegroupedChannels:
 
     @pytest.mark.parametrize("pruned", [(0, 1, 2), (0, 4), (1, 2, 3, 4, 5), range(4)], ids=str)
     def test_a07_chunks(self, pruned: Iterable[int]) -> None:
-        def run(m: Any, x: Tensor) -> Tensor:
+        def run(m: Any, x: Tensor) -> Any:
             p, q = m.a(x).chunk(2, 1)
             return m.b(p) + m.c(q.sigmoid())
 
@@ -250,7 +250,7 @@ class TestRegroupedChannels:
         check(model, rows(model, a=pruned), image())
 
     def test_f06_every_way_to_split(self) -> None:
-        def run(m: Any, x: Tensor) -> list[Tensor]:
+        def run(m: Any, x: Tensor) -> Any:
             y = m.a(x)
             pairs = [
                 torch.split(y, [4, 4], 1),
@@ -269,7 +269,7 @@ class TestRegroupedChannels:
 
     @pytest.mark.parametrize("pruned", [(0, 5), range(1, 8)], ids=str)
     def test_a08_flat_features_of_a_linear(self, pruned: Sequence[int]) -> None:
-        def run(m: Any, x: Tensor) -> list[Tensor]:
+        def run(m: Any, x: Tensor) -> Any:
             y = m.n(m.a(x)).relu()
             channels_first = [y.view(-1, 512), y.reshape(y.shape[0], -1), y.view(y.size(0), 8 * 8 * 8), y.flatten(1)]
             channels_last = [y.permute(0, 2, 3, 1).reshape(-1, 512), y.flatten(2).transpose(1, 2).flatten(1)]
@@ -282,7 +282,7 @@ class TestRegroupedChannels:
 
     @pytest.mark.parametrize("pruned", [(0, 1, 2), (0, 4), range(4), range(1, 8)], ids=str)
     def test_a09_unbalanced_groups(self, pruned: Iterable[int]) -> None:
-        def run(m: Any, x: Tensor) -> list[Tensor]:
+        def run(m: Any, x: Tensor) -> Any:
             y = m.a(x).relu()
             return [m.heads[i](m.norms[i](grouped(y)).relu()) for i, grouped in enumerate(m.grouped)]
 
@@ -329,7 +329,7 @@ class TestFreeParameters:
         check(model, rows(model, bias, a=(0, 1)), image())
 
     def test_a19_convnext_block(self) -> None:
-        def run(m: Any, x: Tensor) -> Tensor:
+        def run(m: Any, x: Tensor) -> Any:
             x = m.stem(x)
             h = m.down(m.act(m.up(m.norm(m.depthwise(x).permute(0, 2, 3, 1)))))
             return m.head((x + (m.gamma * h).permute(0, 3, 1, 2)).mean((2, 3)))

@@ -134,7 +134,7 @@ class TestModesAndTypes:
         assert fast(image(dtype)).dtype == dtype
 
     def test_f09_one_layer_of_another_type(self) -> None:
-        def run(m: Any, x: Tensor) -> Tensor:
+        def run(m: Any, x: Tensor) -> Any:
             return m.c(m.wide(m.a(x).double()).sigmoid().float())
 
         model = Net(run, a=nn.Linear(6, 8), wide=nn.Linear(8, 8).double(), c=nn.Linear(8, 4))

@@ -55,7 +55,7 @@ MIXES: tuple[Mix, ...] = (by_hand, fused, causal, linear)
 def attention() -> Net:
     """Self-attention with separate projections and a view to heads, mixed in every way."""
 
-    def run(m: Any, x: Tensor) -> list[Tensor]:
+    def run(m: Any, x: Tensor) -> Any:
         batch, length, _ = x.shape
         q, k, v = (p(x).view(batch, length, HEADS, -1).transpose(1, 2) for p in (m.q, m.k, m.v))
         return [m.out(mix(q, k, v).transpose(1, 2).reshape(batch, length, -1)) for mix in MIXES]
@@ -82,7 +82,7 @@ class TestHeads:
         check(model, rows(model, bias, q=range(4), k=(0, 5), v=range(8, 13), out=(1,)), tokens())
 
     def test_a17_one_matrix_for_queries_keys_and_values(self) -> None:
-        def run(m: Any, x: Tensor) -> Tensor:
+        def run(m: Any, x: Tensor) -> Any:
             batch, length, _ = x.shape
             q, k, v = m.qkv(x).reshape(batch, length, 3, HEADS, -1).permute(2, 0, 3, 1, 4).unbind(0)
             return m.out(fused(q, k, v).transpose(1, 2).flatten(2))
@@ -93,12 +93,12 @@ class TestHeads:
         check(model, rows(model, qkv=(0, 17, 18, *range(40, 48))), tokens())
 
     def test_b12_pooled_attention_with_a_group_for_each_head(self) -> None:
-        def heads(m: Any, x: Tensor, name: str) -> Tensor:
+        def heads(m: Any, x: Tensor, name: str) -> Any:
             batch, _, height, width = x.shape
             y = m.get_submodule(f"pool_{name}")(m.get_submodule(name)(x).view(batch * HEADS, -1, height, width))
             return y.flatten(2).view(batch, HEADS, -1, y.shape[-1] * y.shape[-2]).transpose(2, 3)
 
-        def run(m: Any, x: Tensor) -> Tensor:
+        def run(m: Any, x: Tensor) -> Any:
             y = fused(*(heads(m, x, name) for name in "qkv"))
             return m.out(y.transpose(1, 2).flatten(2))
 
@@ -111,7 +111,7 @@ class TestHeads:
         check(model, rows(model, q=pruned, k=pruned, v=pruned, pool_v=(0,)), torch.randn(2, 3, 4, 6))
 
     def test_b14_decomposed_relative_positions(self) -> None:
-        def run(m: Any, x: Tensor) -> Tensor:
+        def run(m: Any, x: Tensor) -> Any:
             batch, height, width, _ = x.shape
             q, k, v = m.qkv(x).view(batch, height * width, 3, HEADS, 4).permute(2, 0, 3, 1, 4).unbind(0)
             grid = q.view(batch, HEADS, height, width, 4)
@@ -141,7 +141,7 @@ class TestStatistics:
 
     @pytest.mark.parametrize("pruned", [(0, 3, 4), range(1, 12)], ids=["three", "all but one"])
     def test_f03_other_norms(self, pruned: Iterable[int]) -> None:
-        def run(m: Any, x: Tensor) -> list[Tensor]:
+        def run(m: Any, x: Tensor) -> Any:
             h = m.a(x)
             results = [norm(h) for norm in m.norms] + [functional.normalize(h, dim=-1), functional.normalize(h, dim=1)]
             return [m.c(result) for result in results] + [m.c(m.groups(h.flatten(0, 1)))]
@@ -164,7 +164,7 @@ class TestStatistics:
 
     @pytest.mark.parametrize("bias", ["masked", "kept"])
     def test_f04_reductions_over_the_pruned_dimension(self, bias: str) -> None:
-        def run(m: Any, x: Tensor) -> list[Tensor]:
+        def run(m: Any, x: Tensor) -> Any:
             h = m.a(x).sigmoid()
             reductions = (torch.sum, torch.mean, torch.amax, torch.prod, torch.std, torch.logsumexp)
             return [h * reduce(h, dim=-1, keepdim=True) for reduce in reductions] + [h.cumsum(-1), h.sort(-1).values]
@@ -181,7 +181,7 @@ class Encoder(nn.Module):
         self.embed = nn.Embedding(20, WIDTH)
         self.layers = nn.ModuleList(nn.ModuleDict({
             **{name: nn.Linear(WIDTH, WIDTH) for name in ("q", "k", "v", "out")},
-            "up": nn.Linear(WIDTH, 24), "down": nn.Linear(24, WIDTH), 
+            "up": nn.Linear(WIDTH, 24), "down": nn.Linear(24, WIDTH),
             "n1": nn.LayerNorm(WIDTH), "n2": nn.LayerNorm(WIDTH),
         }) for _ in range(2))  # fmt: skip
         self.head = nn.Linear(WIDTH, 3)
