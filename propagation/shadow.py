@@ -102,6 +102,8 @@ class _Cloner:
             state["forward"] = wrapper.__dict__.get("module_forward")
             if getattr(state["forward"], "__func__", None) is type(module).forward or state["forward"] is None:
                 del state["forward"]
+        for name in ("train", "eval"):  # a module of torch.export forbids both; the clone is in eval mode for good
+            state.pop(name, None)
         # The compiled call of `module.compile()` runs the original weights.
         state.update(_parameters=parameters, _buffers=buffers, training=False, _compiled_call_impl=None)
         clone.__dict__.update({name: self._rebind(value) for name, value in state.items()})

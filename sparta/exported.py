@@ -52,15 +52,7 @@ def load_program(path: Path) -> Saved:
         message = f"{path} was saved without example inputs; export the model again with torch.export.export"
         raise FormatError(message)
     args, kwargs = program.example_inputs
-    return Saved(program, _module(program), args, kwargs)
-
-
-def _module(program: ExportedProgram) -> nn.Module:
-    """What `program` runs as, without the methods that forbid eval(): its operators have no modes left to switch."""
-    module = program.module()
-    for name in ("train", "eval"):
-        vars(module).pop(name, None)
-    return module
+    return Saved(program, program.module(), args, kwargs)
 
 
 def optimize_file(path: Path, masks: Path | None, output: Path, *, threads: int | None = None) -> sparta.Report:

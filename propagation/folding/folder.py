@@ -89,8 +89,10 @@ class Folder:
 
     def qualified(self, node: fx.Node) -> str | None:
         """The name of the one parameter that a constant node is or is computed from."""
-        names = {self.captured.names[leaf.name] for leaf in _leaves(node) if leaf.name in self.captured.names}
-        return names.pop() if len(names) == 1 else None
+        leaves = [leaf.name for leaf in _leaves(node) if leaf.name in self.captured.names]
+        # A parameter pruned by torch.nn.utils.prune is multiplied by a buffer, its mask: it keeps its own name.
+        owners = [name for name in leaves if isinstance(self.captured.tensors[name], torch.nn.Parameter)] or leaves
+        return self.captured.names[owners[0]] if len(owners) == 1 else None
 
     # Placed values.
 

@@ -44,6 +44,8 @@ def save(model: OptimizedModule, path: Path) -> None:
     ------
     SpartaError
         If a program is not one graph.
+    FileNotFoundError
+        If the directory of `path` does not exist.
     FormatError
         If a graph or a structure cannot be said in the format.
     """
@@ -56,6 +58,9 @@ def save(model: OptimizedModule, path: Path) -> None:
         "programs": programs,
     }
     content["digest"] = _digest(content, tensors)
+    if not path.parent.is_dir():
+        message = f"cannot write {path}: there is no directory {path.parent}"
+        raise FileNotFoundError(message)
     temporary = path.with_name(path.name + ".partial")
     try:
         safetensors.torch.save_file(tensors, temporary, metadata={HEADER: json.dumps(content)})
@@ -118,7 +123,7 @@ def _digest(content: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
 
 def _encode_program(program: Program, tensors: dict[str, Tensor]) -> dict[str, Any]:
     if program.out_spec is None or not isinstance(program.module, fx.GraphModule) or program.leaves is None:
-        how = "in parts" if program.leaves is None else "as the masked dense model"
+        how = "in parts" if program.leaves is None else "as the masked dense model, which is no graph"
         why = "; ".join(program.report.notes) or program.report.capture
         message = f"this model cannot be saved: it runs {how} ({why}). Save the original model with torch instead."
         raise SpartaError(message)

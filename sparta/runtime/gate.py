@@ -15,9 +15,10 @@ from torch.utils import _pytree as pytree
 from sparta.propagation.binding import Call
 from sparta.propagation.engine import nothing_known
 from sparta.propagation.folding import fold
-from sparta.propagation.stages import Captured, Folded
+from sparta.propagation.stages import Captured
 from sparta.propagation.verify import bisect, garbage_injection
-from sparta.reporting.report import LayerReport, Report
+from sparta.reporting.report import Report
+from sparta.runtime.facts import facts_of, machine_facts, milliseconds
 from sparta.runtime.inputs import Leaf, expected, first_of_batch, flatten
 from sparta.runtime.program import Program
 from sparta.runtime.rewrite import Specialized, specialize
@@ -169,7 +170,8 @@ class Gate:
         specialized = verified.specialized
         leaves = flatten(self.call)[0]
         if not verified.exact:
-            return self.dense("nothing made it exact, runs the masked dense model", verified)
+            report = facts_of(specialized, error=None, notes=verified.notes)
+            return self.dense("nothing made it exact, runs the masked dense model", report)
         if self.settings.measure is False:
             return self._program(specialized.module, verified, None, None)
         args, kwargs = self.call
@@ -185,7 +187,7 @@ class Gate:
         dense, optimized = times[DENSE], times["optimized"]
         best = min(optimized, times.get("folded", optimized))
         if self.settings.kernels is None and best > RELATIVE_ALLOWANCE * dense + ABSOLUTE_ALLOWANCE:
-            return self.dense("not faster as a whole, runs the masked dense model", verified, times)
+            return self._direct(verified, dense)
         if self.settings.kernels is None and times.get("folded", optimized) < 0.97 * optimized:
             verified = self._without_kernels(verified)
             optimized = times["folded"]
@@ -207,26 +209,32 @@ class Gate:
             in_spec=spec,
             leaves=_accepted(leaves, captured, any_batch=verified.any_batch),
             out_spec=captured.out_spec,
-            report=replace(_report(verified), dense_ms=_ms(dense), optimized_ms=_ms(optimized)),
+            report=replace(
+                facts_of(verified.specialized, error=verified.error, notes=verified.notes),
+                dense_ms=milliseconds(dense),
+                optimized_ms=milliseconds(optimized),
+            ),
         )
 
-    def dense(self, note: str, verified: Verified | None = None, times: dict[str, float] | None = None) -> Program:
-        """The program that forwards straight to the masked dense model."""
+    def _direct(self, verified: Verified, dense: float) -> Program:
+        """The program that forwards straight to the masked dense model; its graph is kept for files only."""
+        note = "not faster as a whole, runs the masked dense model"
+        planned = verified.specialized.planned
+        plain = replace(verified, specialized=specialize(_without(planned, planned.decisions)))
+        program = self._program(plain.specialized.module, plain, dense, dense)
+        layers = tuple(replace(layer, kernel=DENSE, reason=note) for layer in program.report.layers)
+        return replace(program.reported(layers=layers, notes=(*verified.notes, note)), direct=self.reference)
+
+    def dense(self, note: str, report: Report | None = None) -> Program:
+        """The program that is the masked dense model, for this call's shapes, where there is no exact graph."""
         leaves, spec = flatten(self.call)
-        report = _report(verified) if verified is not None else Report(capture="none")
-        milliseconds = _ms((times or {}).get(DENSE))
+        report = report or Report(capture="none", machine=machine_facts())
         return Program(
             module=self.reference,
             in_spec=spec,
             leaves=tuple(expected(leaf) for leaf in leaves),
             out_spec=None,
-            report=replace(
-                report,
-                layers=tuple(replace(layer, kernel=DENSE, reason=note) for layer in report.layers),
-                notes=(*report.notes, note),
-                dense_ms=milliseconds,
-                optimized_ms=milliseconds,
-            ),
+            report=replace(report, layers=(), notes=(*report.notes, note)),
         )
 
 
@@ -239,10 +247,6 @@ def _mismatch(comparison: Comparison) -> str:
         f"the optimized model differs from the masked dense model: relative error {comparison.error:.1e}, "
         f"{comparison.allowed:.1e} allowed"
     )
-
-
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else 1e3 * seconds
 
 
 def _without(planned: Planned, decisions: Sequence[Decision]) -> Planned:
@@ -272,47 +276,3 @@ def _symbols(value: object) -> dict[int, str]:
     """Dimension -> name, for the dimensions of a captured input whose size is a free symbol."""
     shape = shape_of(value) if isinstance(value, Tensor) else ()
     return {dim: str(size) for dim, size in enumerate(shape) if isinstance(size, sympy.Symbol)}
-
-
-def _report(verified: Verified) -> Report:
-    specialized = verified.specialized
-    folded: Folded = specialized.planned.folded
-    return Report(
-        layers=tuple(_layer(decision) for decision in specialized.decisions),
-        barriers=tuple(dict.fromkeys((barrier.op, barrier.module) for barrier in folded.propagated.barriers)),
-        removed=folded.removed,
-        error=verified.error,
-        machine=machine_facts(),
-        notes=verified.notes,
-    )
-
-
-def _layer(decision: Decision) -> LayerReport:
-    site = decision.site
-    return LayerReport(
-        name=site.name,
-        op=site.op,
-        shape=site.problem.matrix,
-        tokens=site.tokens,
-        pattern=decision.pattern,
-        density=decision.density,
-        kernel=decision.kernel,
-        reason=decision.reason,
-        dense_ms=_ms(decision.dense_seconds),
-        chosen_ms=_ms(decision.chosen_seconds),
-    )
-
-
-def machine_facts() -> dict[str, str]:
-    """What the latencies of a report depend on."""
-    from sparta.kernels import host_machine
-    from sparta.version import __version__
-
-    machine = host_machine()
-    return {
-        "cpu": machine.name,
-        "isa": machine.isa,
-        "threads": str(torch.get_num_threads()),
-        "torch": torch.__version__,
-        "sparta": __version__,
-    }

@@ -8,6 +8,7 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -255,8 +256,7 @@ class OptimizedModule(nn.Module):
         )
         memo[id(self)] = twin
         for program in self.programs:
-            module = copy.deepcopy(program.module, memo) if program.out_spec is not None else program.module
-            twin.adopt(Program(module, program.in_spec, program.leaves, program.out_spec, program.report))
+            twin.adopt(replace(program, module=copy.deepcopy(program.module, memo)) if program.out_spec else program)
         return twin
 
 

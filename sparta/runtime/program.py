@@ -30,6 +30,8 @@ class Program:
         Structure of the result, or None where `module` takes and returns what forward does.
     report
         What was done and measured.
+    direct
+        The masked dense model, where that is not slower: it runs, and `module` is what a file holds.
     """
 
     module: nn.Module
@@ -37,6 +39,7 @@ class Program:
     leaves: tuple[Leaf, ...] | None
     out_spec: pytree.TreeSpec | None
     report: Report
+    direct: nn.Module | None = None
 
     def accepts(self, leaves: Sequence[Any], spec: pytree.TreeSpec) -> bool:
         """Whether this program can run a call with these leaves."""
@@ -46,9 +49,9 @@ class Program:
 
     def run(self, call: Call, leaves: Sequence[Any]) -> Any:
         """The result of the model for a call, given with its leaves."""
-        if self.out_spec is None:
+        if self.out_spec is None or self.direct is not None:
             args, kwargs = call
-            return self.module(*args, **kwargs)
+            return (self.direct or self.module)(*args, **kwargs)
         return pytree.tree_unflatten(list(self.module(*leaves)), self.out_spec)
 
     def reported(self, **changes: Any) -> Program:

@@ -41,7 +41,7 @@ class Runner:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        whole = program.out_spec is not None and isinstance(program.module, fx.GraphModule)
+        whole = program.out_spec is not None and program.direct is None and isinstance(program.module, fx.GraphModule)
         self._execute: Callable[..., Any] | None = bound(program.module) if whole else None  # type: ignore[arg-type]
         self._finish = _finisher(program.out_spec) if program.out_spec is not None else None
         self._plain = _plain_leaves(program) if whole else None

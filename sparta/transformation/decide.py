@@ -18,8 +18,8 @@ from sparta.transformation.plan import Decision, Plan, Planned, Site, bucket_of
 from sparta.transformation.sites import find_sites, observe
 from sparta.transformation.weight import Weight
 
-UNPRUNED = 0.98
-"""Density from which a weight counts as not pruned, and nothing is tried."""
+FULL = 0.98
+"""Density from which there is nothing left to skip, and nothing is tried."""
 
 
 MOST_GROUPS = 8
@@ -69,8 +69,8 @@ def _decide(site: Site, tensor: Tensor, settings: Settings) -> Decision:
 
 
 def _choice(site: Site, weight: Weight, settings: Settings) -> Choice:
-    if weight.density >= UNPRUNED:
-        return Choice(DENSE, "not pruned", {})
+    if weight.density >= FULL:
+        return Choice(DENSE, "no zeros are left to skip", {})
     if isinstance(site.problem, Conv) and site.problem.groups > MOST_GROUPS:
         return Choice(DENSE, f"{site.problem.groups} groups", {})
     return choose(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -89,7 +90,9 @@ def slow_optimized(runs: Mapping[str, Any], **arguments: Any) -> dict[str, float
     return {name: 1e-3 if name == "dense" else 2e-3 for name in runs}
 
 
-def test_a_slower_program_is_replaced_by_the_masked_dense_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slower_program_is_replaced_by_the_masked_dense_model(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(gate, "measure", slow_optimized)
     model, masks = model_and_masks()
     fast = sparta.optimize(model, masks, example_inputs=(torch.randn(8, 64),))
@@ -98,6 +101,8 @@ def test_a_slower_program_is_replaced_by_the_masked_dense_model(monkeypatch: pyt
     assert report.speedup == 1.0
     x = torch.randn(8, 64)
     assert torch.equal(reference(model, masks, x), fast(x))
+    fast.save(tmp_path / "m.sparta")
+    assert relative_error(fast(x), sparta.load(tmp_path / "m.sparta")(x)) < 1e-4
 
 
 def test_verification_sees_fresh_inputs() -> None:
