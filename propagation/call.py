@@ -56,8 +56,10 @@ class Call:
         return self[name] if self.args.get(name) is not None else None
 
     def operand(self, name: str) -> TeSA:
-        """The attribute of an argument that may be a tensor or a plain number (a constant of rank 0)."""
+        """The attribute of an argument that may be a tensor or a number (of rank 0, unknown where symbolic)."""
         number = self.args[name]
+        if isinstance(number, sympy.Basic):
+            return TeSA.unknown((), torch.get_default_dtype())
         return self[name] if isinstance(number, TeSA) else TeSA.constant(torch.tensor(number))
 
     def integer(self, name: str) -> int | None:

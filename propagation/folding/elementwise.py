@@ -60,7 +60,7 @@ def pull_elementwise(folder: Folder, operand: fx.Node, user: fx.Node, layout: La
 def result_layout(folder: Folder, node: fx.Node) -> Layout:
     """The cheapest layout: the wanted indices, or more where that spares an operand its relayout."""
     shape = folder.tesa(node).shape
-    operands = [operand for operand in node.all_input_nodes if folder.placed(operand)]
+    operands = [n for n in node.all_input_nodes if folder.placed(n) and folder.is_tensor(n)]
     return tuple(_cheapest(folder, node, operands, dim, size) for dim, size in enumerate(shape))
 
 

@@ -59,6 +59,8 @@ def relative_error(expected: object, got: object) -> float:
         return float("inf")
     if expected.numel() == 0:
         return 0.0
+    if expected.is_complex():
+        return relative_error(torch.view_as_real(expected.resolve_conj()), torch.view_as_real(got.resolve_conj()))
     if not expected.dtype.is_floating_point:
         return 0.0 if torch.equal(expected, got) else float("inf")
     a, b = expected.detach().double(), got.detach().double()

@@ -24,7 +24,7 @@ FORCE: Mapping[str, Any] = {"measure": False}
 BIAS_FORMS = ("masked", "kept", "none", "absent")
 """What a pruner may say about the bias of a pruned row: pruned too, kept, None, or nothing."""
 
-TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.complex64: 1e-4}
 
 
 class Net(nn.Module):
@@ -181,7 +181,7 @@ def assert_same(want: Any, got: Any) -> None:
             assert a == b
             continue
         assert (b.shape, b.dtype) == (a.shape, a.dtype)
-        scale = float(a.double().abs().max()) or 1.0 if a.numel() else 0.0
+        scale = float((a if a.is_complex() else a.double()).abs().max()) or 1.0 if a.numel() else 0.0
         torch.testing.assert_close(b, a, rtol=0, atol=TOLERANCE.get(a.dtype, 0.0) * scale)
 
 

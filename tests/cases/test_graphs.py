@@ -262,3 +262,25 @@ class TestOddOperators:
         model = Net(run, a=conv(3, 8), c=conv(8, 4))
         model.register_buffer("grid", torch.rand(1, 4, 4, 2) * 2 - 1)
         check(model, rows(model, a=(0, 1, 7)), image())
+
+    def test_d17_numbers_that_come_from_sizes(self) -> None:
+        def run(m: Any, x: Tensor) -> Any:
+            y, batch = m.a(x), x.shape[0]
+            return m.c(y * batch), m.c(y + batch) - batch, batch / (1 + m.c(y).square()), m.c(y).clamp(max=batch), batch
+
+        model = Net(run, a=nn.Linear(6, 8), c=nn.Linear(8, 4))
+        check(model, rows(model, "kept", a=(0, 1, 3), c=(2,)), torch.randn(4, 6), batches=(7,))
+
+    @pytest.mark.filterwarnings("ignore")  # of Dynamo, about the graph break
+    def test_d17_numbers_that_come_from_data(self) -> None:
+        def run(m: Any, x: Tensor) -> Any:
+            largest = int(x.abs().max().item())
+            return m.c(m.a(x)) * largest, largest
+
+        model = Net(run, a=nn.Linear(6, 8), c=nn.Linear(8, 4))
+        fast = check(model, rows(model, "kept", a=(0, 1, 3), c=(2,)), torch.randn(4, 6))
+        assert fast.report().capture == "dynamo"
+
+    def test_d17_complex_results(self) -> None:
+        model = Net(lambda m, x: (torch.fft.fft(m.c(m.a(x))), m.c(m.a(x)) * 1j), a=nn.Linear(6, 8), c=nn.Linear(8, 4))
+        check(model, rows(model, "kept", a=(0, 1, 3), c=(2,)), torch.randn(4, 6))
