@@ -150,6 +150,18 @@ def compile_program(
         return run_stages(captured, reference, call, settings, clock)
     except NeedsStaticBatch:
         return compile_program(reference, call, settings, dynamic_batch=False, notify=notify)
+    except Exception as error:
+        if settings.strict:
+            raise
+        return _after_failure(reference, call, settings, clock, error)
+
+
+def _after_failure(reference: nn.Module, call: Call, settings: Settings, clock: _Clock, error: Exception) -> Program:
+    """The masked dense model, after a fault of sparta itself: a user's model never stops because of one."""
+    note = f"{clock.current} failed with {error!r}, runs the masked dense model; please report it"
+    log.error("%s", note, exc_info=error)
+    warnings.warn(note, RuntimeWarning, stacklevel=2)
+    return Gate(reference, call, settings).dense(note)
 
 
 def _warn_unused(captured: Captured, masked: Collection[str]) -> None:
@@ -231,9 +243,11 @@ class _Clock:
 
     notify: Callable[[str], None] | None = None
     seconds: dict[str, float] = field(default_factory=dict)
+    current: str = "capture"
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
+        self.current = name
         if self.notify is not None:
             self.notify(name)
         start = time.perf_counter()

@@ -85,6 +85,23 @@ def test_wrong_folding_is_noticed_and_switched_off(monkeypatch: pytest.MonkeyPat
     assert relative_error(reference(model, masks, x), fast(x)) < 1e-4
 
 
+def test_a_fault_of_ours_leaves_the_model_running_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(propagated: Any) -> Any:
+        raise ZeroDivisionError
+
+    import sparta.api
+
+    monkeypatch.setattr(sparta.api, "fold", broken)
+    model, masks = model_and_masks()
+    x = torch.randn(8, 64)
+    with pytest.warns(RuntimeWarning, match="fold failed with ZeroDivisionError"):
+        fast = sparta.optimize(model, masks, example_inputs=(x,))
+    assert torch.equal(reference(model, masks, x), fast(x))
+    assert any("fold failed" in note for note in fast.report().notes)
+    with pytest.raises(ZeroDivisionError):
+        sparta.optimize(model, masks, example_inputs=(x,), strict=True)
+
+
 def slow_optimized(runs: Mapping[str, Any], **arguments: Any) -> dict[str, float]:
     """A measurement in which everything but dense takes twice as long."""
     return {name: 1e-3 if name == "dense" else 2e-3 for name in runs}
