@@ -19,6 +19,7 @@ from sparta.propagation.binding import Call, bind
 from sparta.reporting.report import Report
 from sparta.runtime.inputs import flatten
 from sparta.runtime.program import Program
+from sparta.runtime.reference import buffers_restored
 from sparta.runtime.runner import Runner
 from sparta.tesa.errors import SpartaError
 
@@ -123,9 +124,10 @@ class OptimizedModule(nn.Module):
                 return found.program
             if self._compile is None or self._reference is None:
                 self._refuse_shape(leaves)
-            program = self._compile(self._reference, call, self._dynamic_batch)
-            if not program.accepts(leaves, spec):
-                program = self._compile(self._reference, call, False)
+            with buffers_restored(self._reference):
+                program = self._compile(self._reference, call, self._dynamic_batch)
+                if not program.accepts(leaves, spec):
+                    program = self._compile(self._reference, call, False)
             self.adopt(program)
             while len(self._runners) > self._max_shapes:
                 dropped, _ = self._runners.popitem(last=False)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import nn
 
 from sparta.propagation.shadow import masked
@@ -18,3 +21,16 @@ def masked_model(model: nn.Module, masks: Any = None) -> nn.Module:
     kept = normalize_masks(masks, model)
     named = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers(remove_duplicate=False))
     return masked(model, {name: named[name].detach().masked_fill(~mask, 0) for name, mask in kept.items()})
+
+
+@contextmanager
+def buffers_restored(model: nn.Module) -> Iterator[None]:
+    """Trial runs inside leave no trace in the buffers of `model`, even of a forward that counts its calls."""
+    saved = [(buffer, buffer.detach().clone()) for buffer in model.buffers() if buffer.layout is torch.strided]
+    try:
+        yield
+    finally:
+        with torch.inference_mode():
+            for buffer, before in saved:
+                if not torch.equal(buffer, before):
+                    buffer.copy_(before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tests.cases.support import Masks, Net, check, fine, rows, sequence
+import sparta
+from tests.cases.support import FORCE, MaskedDense, Masks, Net, assert_same, check, fine, rows, sequence
 
 
 def conv(inputs: int, outputs: int, **settings: Any) -> nn.Conv2d:
@@ -203,6 +205,23 @@ class TestStrayTensors:
         assert model.last is not None
         assert model.last.grad_fn is not None
         check(model, rows(model, a=(0, 1)), torch.randn(5, 6))
+
+    @pytest.mark.filterwarnings("ignore")  # of Dynamo, about the graph break
+    @pytest.mark.parametrize("kind", [torch.float32, torch.int64], ids=str)
+    def test_b16_a_buffer_that_counts_calls(self, kind: torch.dtype) -> None:
+        def run(m: Any, x: Tensor) -> Tensor:
+            m.calls.add_(1)
+            return m.c(m.a(x).relu()) * m.calls  # type: ignore[no-any-return]
+
+        model = Net(run, a=nn.Linear(6, 8), c=nn.Linear(8, 4))
+        model.register_buffer("calls", torch.zeros((), dtype=kind))
+        masks = rows(model, "kept", a=(0, 1))
+        fast = sparta.optimize(model, masks, example_inputs=torch.randn(5, 6), options=FORCE)
+        assert int(model.calls) == 0
+        expected = MaskedDense(copy.deepcopy(model), masks)
+        for _ in range(3):
+            x = torch.randn(5, 6)
+            assert_same(expected(x), fast(x))
 
     def test_b16_hooks(self) -> None:
         model = sequence(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4))
