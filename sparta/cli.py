@@ -97,17 +97,21 @@ def optimize(
 @app.command()
 def bench(
     optimized: Annotated[Path, typer.Argument(help="What `sparta optimize` wrote.")],
-    model: Program,
+    model: Annotated[Path | None, typer.Argument(help="The program it came from, to compare with.")] = None,
     masks: Masks = None,
+    batch: Annotated[int, typer.Option("--batch", min=1, help="Batch size, where no program is given.")] = 1,
     threads: Threads = None,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Compare a saved optimized model with the program it came from: latency and results."""
+    """Compare a saved optimized model with its dense twin, or with the program it came from: latency and results."""
     from sparta import exported
 
     _use_threads(threads)
-    comparison = exported.bench_file(optimized, model, masks)
+    if model is None:
+        comparison = exported.bench_saved(optimized, batch=batch)
+    else:
+        comparison = exported.bench_file(optimized, model, masks)
     _show(exported.document(comparison, optimized), dumps(comparison), json=json, quiet=quiet)
     raise typer.Exit(0 if comparison.exact else 1)
 

@@ -137,6 +137,14 @@ def test_optimize_then_bench(run: Run, program: Path, masks: Path, tmp_path: Pat
     assert compared["optimized_ms"] > 0
 
 
+def test_bench_of_the_saved_model_alone(run: Run, program: Path, masks: Path, tmp_path: Path) -> None:
+    saved = tmp_path / "model.sparta"
+    assert run("optimize", program, "--masks", masks, "-o", saved, "-q").status == 0
+    ran = run("bench", saved, "--json")
+    assert ran.status == 0, ran.err
+    assert json.loads(ran.out)["error"] < 1e-5
+
+
 def test_bench_fails_where_results_differ(run: Run, program: Path, masks: Path, tmp_path: Path) -> None:
     saved = tmp_path / "model.sparta"
     assert run("optimize", program, "--masks", masks, "-o", saved, "-q").status == 0
