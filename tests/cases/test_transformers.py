@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tests.cases.support import BIAS_FORMS, Masks, Net, assert_same, check, fine, rows, sequence
+from tests.cases.support import Masks, Net, assert_same, check, fine, rows, sequence
 
 HEADS, WIDTH = 4, 16
 """Four heads of four features."""
@@ -76,7 +76,7 @@ class TestHeads:
         model = attention()
         check(model, rows(model, q=PRUNED_ROWS[pruned], k=PRUNED_ROWS[pruned], v=PRUNED_ROWS[pruned]), tokens())
 
-    @pytest.mark.parametrize("bias", BIAS_FORMS)
+    @pytest.mark.parametrize("bias", ["masked", "none"])
     def test_a17_different_rows_of_each_projection(self, bias: str) -> None:
         model = attention()
         check(model, rows(model, bias, q=range(4), k=(0, 5), v=range(8, 13), out=(1,)), tokens())
@@ -130,7 +130,7 @@ class TestHeads:
 class TestStatistics:
     """Norms and softmax over a pruned dimension count the pruned elements too."""
 
-    @pytest.mark.parametrize("bias", BIAS_FORMS)
+    @pytest.mark.parametrize("bias", ["masked", "none"])
     def test_f03_layernorm(self, bias: str) -> None:
         model = Net(
             lambda m, x: (m.c(m.affine(m.a(x))), m.c(m.plain(m.a(x))), m.both(m.a(x))),
@@ -154,7 +154,7 @@ class TestStatistics:
         model = sequence(nn.Linear(6, 8), nn.LayerNorm(8), nn.Linear(8, 4))
         check(model, rows(model, **{"0": range(8)}), torch.randn(7, 6))
 
-    @pytest.mark.parametrize("bias", BIAS_FORMS)
+    @pytest.mark.parametrize("bias", ["masked", "none"])
     def test_f04_softmax_over_pruned_logits(self, bias: str) -> None:
         model = Net(
             lambda m, x: (m.c(m.a(x).softmax(-1)), m.a(x).log_softmax(-1), m.a(x).argmax(-1), m.a(x).topk(3).values),
