@@ -75,8 +75,7 @@ def random_mask(out_features: int, in_features: int, pattern: str, sparsity: flo
 def prepacked(layer: nn.Linear, x: Tensor) -> Callable[[Tensor], Tensor]:
     """The dense layer as `torch.compile` with freezing runs it: weights packed once for this shape."""
     if torch.backends.mkl.is_available():
-        weight = layer.weight.detach().to_mkldnn()
-        packed = torch.ops.mkl._mkl_reorder_linear_weight(weight, x.shape[0])
+        packed = torch.ops.mkl._mkl_reorder_linear_weight(layer.weight.detach(), x.shape[0])
         return lambda x: torch.ops.mkl._mkl_linear(x, packed, layer.weight, layer.bias, x.shape[0])
     compiled = torch.compile(layer, options={"freezing": True})
     return lambda x: compiled(x)
