@@ -25,6 +25,7 @@ from sparta.runtime.module import OptimizedModule
 from sparta.runtime.program import Program
 from sparta.runtime.reference import masked_model
 from sparta.runtime.rewrite import specialize
+from sparta.runtime.verify import run_reference
 from sparta.settings import Settings
 from sparta.tesa import normalize_masks
 from sparta.tesa.errors import CaptureError, QuantizationError
@@ -151,6 +152,7 @@ def compile_program(
     except NeedsStaticBatch:
         return compile_program(reference, call, settings, dynamic_batch=False, notify=notify)
     except Exception as error:
+        run_reference(reference, call)  # raises the model's own error where the call, not sparta, is at fault
         if settings.strict:
             raise
         return _after_failure(reference, call, settings, clock, error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from sparta.runtime.facts import facts_of, machine_facts, milliseconds
 from sparta.runtime.inputs import Leaf, expected, first_of_batch, flatten
 from sparta.runtime.program import Program
 from sparta.runtime.rewrite import Specialized, specialize
-from sparta.runtime.verify import Comparison, compare, verification_call, wrong_sites
+from sparta.runtime.verify import Comparison, changes_arguments, compare, verification_call, wrong_sites
 from sparta.settings import Settings
 from sparta.tesa.compressed import shape_of
 from sparta.tesa.errors import KernelCompileError, UnsupportedOpError, VerificationError
@@ -38,6 +38,10 @@ ABSOLUTE_ALLOWANCE = 1e-5
 
 DOUBTFUL = 0.9
 """Above this fraction of the dense latency, it is asked whether the sparse kernels as a whole help at all."""
+
+
+CHANGED_ARGUMENTS = "forward changes a container it is given, as a cache that grows; use the one it returns"
+"""What the report says where the graph returns new containers and leaves those of the call alone."""
 
 
 class NeedsStaticBatch(Exception):
@@ -102,6 +106,7 @@ class Gate:
         if self.settings.verify == "full":
             self._certify(specialized, call, notes)
         notes += [comparison.note] if comparison.note else []
+        notes += [CHANGED_ARGUMENTS] if changes_arguments(self.reference, call) else []
         return Verified(specialized, comparison.error, self._first_agrees(specialized, call), tuple(notes))
 
     def _check_strict(self, specialized: Specialized) -> None:
@@ -174,14 +179,26 @@ class Gate:
             return self.dense("nothing made it exact, runs the masked dense model", report)
         if self.settings.measure is False:
             return self._program(specialized.module, verified, None, None)
-        args, kwargs = self.call
         folded = specialized.planned.folded.module
-        runs = {DENSE: lambda: self.reference(*args, **kwargs), "optimized": lambda: specialized.module(*leaves)}
         with torch.no_grad():
+            runs = {DENSE: self._dense_run(), "optimized": lambda: specialized.module(*leaves)}
             times = measure(runs, budget=0.3, rounds=(3, 30))
             if times["optimized"] > DOUBTFUL * times[DENSE] and _sparse(specialized):
                 times = measure({**runs, "folded": lambda: folded(*leaves)}, budget=0.3, rounds=(5, 30))
         return self._fastest(verified, times)
+
+    def _dense_run(self) -> Callable[[], object]:
+        """The masked dense model on the call, in new containers each time if forward changes them."""
+        args, kwargs = self.call
+        if not changes_arguments(self.reference, self.call):
+            return lambda: self.reference(*args, **kwargs)
+        leaves, spec = flatten(self.call)
+
+        def run() -> object:
+            args, kwargs = pytree.tree_unflatten(leaves, spec)
+            return self.reference(*args, **kwargs)
+
+        return run
 
     def _fastest(self, verified: Verified, times: dict[str, float]) -> Program:
         dense, optimized = times[DENSE], times["optimized"]

@@ -57,6 +57,14 @@ def flatten(call: Call) -> tuple[list[Any], pytree.TreeSpec]:
     return pytree.tree_flatten(call)
 
 
+@torch.no_grad()
+def copied(call: Call) -> Call:
+    """The call with its own containers and its own copies of all tensors."""
+    leaves, spec = flatten(call)
+    args, kwargs = pytree.tree_unflatten([x.clone() if isinstance(x, Tensor) else x for x in leaves], spec)
+    return args, kwargs
+
+
 def fresh(call: Call) -> Call:
     """The call with new random tensors: floats of the same mean and deviation, integers and bools in the range seen."""
     leaves, spec = flatten(call)

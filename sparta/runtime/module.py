@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from sparta.propagation.binding import Call, bind
 from sparta.reporting.report import Report
-from sparta.runtime.inputs import flatten
+from sparta.runtime.inputs import copied, flatten
 from sparta.runtime.program import Program
 from sparta.runtime.reference import buffers_restored
 from sparta.runtime.runner import Runner
@@ -93,11 +93,7 @@ class OptimizedModule(nn.Module):
                 return _without_grad(runner, (args, kwargs), args)
         call = bind(self._signature, args, kwargs)
         leaves, spec = flatten(call)
-        found = self._find(leaves, spec)
-        if found is None:
-            self.compile(*call[0], **call[1])
-            found = self._find(leaves, spec)
-            assert found is not None, "the program just compiled does not accept the call it was compiled for"
+        found = self._find(leaves, spec) or self._compiled(call)
         if found.takes(args) and not kwargs:
             self._remember(_kind(args), found)
         return _without_grad(found, call, leaves)
@@ -109,31 +105,34 @@ class OptimizedModule(nn.Module):
         self._recent[kind] = runner
 
     def _find(self, leaves: list[Any], spec: Any) -> Runner | None:
-        for runner in self._runners.values():
+        for runner in list(self._runners.values()):  # a copy: another thread may compile meanwhile
             if runner.program.accepts(leaves, spec):
                 return runner
         return None
 
     def compile(self, *args: Any, **kwargs: Any) -> Program:  # type: ignore[override]
         """Compile now for calls like this one; the least recently compiled shape is dropped beyond the limit."""
-        call = bind(self._signature, args, kwargs)
+        return self._compiled(bind(self._signature, args, kwargs)).program
+
+    def _compiled(self, call: Call) -> Runner:
+        """The program for a call, compiled unless another thread has just done it; the call itself stays as it is."""
         leaves, spec = flatten(call)
         with self._lock:
             found = self._find(leaves, spec)
             if found is not None:
-                return found.program
+                return found
             if self._compile is None or self._reference is None:
                 self._refuse_shape(leaves)
             with buffers_restored(self._reference):
-                program = self._compile(self._reference, call, self._dynamic_batch)
+                program = self._compile(self._reference, copied(call), self._dynamic_batch)
                 if not program.accepts(leaves, spec):
-                    program = self._compile(self._reference, call, False)
-            self.adopt(program)
+                    program = self._compile(self._reference, copied(call), False)
+            runner = self.adopt(program)
             while len(self._runners) > self._max_shapes:
                 dropped, _ = self._runners.popitem(last=False)
                 self._recent.clear()
                 log.info("dropped compiled shape %d: more than %d shapes in use", dropped, self._max_shapes)
-            return program
+            return runner
 
     def _refuse_shape(self, leaves: list[Any]) -> NoReturn:
         shapes = [tuple(leaf.shape) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
@@ -149,11 +148,12 @@ class OptimizedModule(nn.Module):
         """The compiled programs, oldest first."""
         return tuple(runner.program for runner in self._runners.values())
 
-    def adopt(self, program: Program) -> None:
-        """Add a program; the tensors of the first one become this module's."""
+    def adopt(self, program: Program) -> Runner:
+        """What runs a program from now on; the tensors of the first one become this module's."""
         if not self._runners:
             self._own(program.module)
-        self._runners[max(self._runners, default=-1) + 1] = Runner(program)
+        runner = self._runners[max(self._runners, default=-1) + 1] = Runner(program)
+        return runner
 
     def report(self) -> Report:
         """What was done and what it gained, for the first compiled shape.

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from sparta.propagation.binding import Call
 from sparta.propagation.shadow import masked
-from sparta.runtime.inputs import flatten, fresh
+from sparta.runtime.inputs import copied, flatten, fresh
 from sparta.runtime.rewrite import OPERATORS, Specialized
 from sparta.runtime.tensors import attribute
 from sparta.settings import Settings
@@ -104,6 +104,17 @@ def run_reference(reference: nn.Module, call: Call) -> list[Any]:
         return pytree.tree_leaves(reference(*args, **kwargs))
 
 
+@torch.no_grad()
+def changes_arguments(reference: nn.Module, call: Call) -> bool:
+    """Whether forward puts other values into a list, dictionary or cache it is given."""
+    call = copied(call)
+    before, spec = flatten(call)
+    args, kwargs = call
+    reference(*args, **kwargs)
+    after, changed_spec = flatten(call)
+    return spec != changed_spec or any(a is not b for a, b in zip(before, after, strict=True))
+
+
 @contextmanager
 def _plain_attention() -> Iterator[None]:
     """Without the fused encoder layers of `nn.Transformer`: they zero padded positions, forward as written does not."""
@@ -113,13 +124,6 @@ def _plain_attention() -> Iterator[None]:
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(enabled)
-
-
-def copied(call: Call) -> Call:
-    """The call with its own copies of all tensors."""
-    leaves, spec = flatten(call)
-    args, kwargs = pytree.tree_unflatten([x.clone() if isinstance(x, Tensor) else x for x in leaves], spec)
-    return args, kwargs
 
 
 def compare(reference: nn.Module, run: Run, call: Call) -> Comparison:

@@ -211,3 +211,39 @@ def test_relative_error(a: Any, b: Any, error: float) -> None:
 
 def test_gate_uses_the_interleaved_measure() -> None:
     assert gate.measure is measure
+
+
+class Growing(nn.Module):
+    """Appends to the list it is given, as a cache of keys and values does, and cannot take more than four entries."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(32, 32)
+
+    def forward(self, x: torch.Tensor, cache: list[torch.Tensor]) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """The sum over the cache, and the cache."""
+        cache.append(self.linear(x))
+        assert len(cache) < 5
+        return torch.stack(cache).sum(0), cache
+
+
+@pytest.mark.parametrize("measure", [True, False])
+def test_a_list_that_forward_grows_stays_as_the_user_made_it(measure: bool) -> None:
+    model, x = Growing().eval(), torch.randn(3, 32)
+    cache = [torch.randn(3, 32)]
+    masks = {"linear.weight": torch.rand(32, 32) > 0.9}
+    fast = sparta.optimize(model, masks, example_inputs=(x, cache), options={"measure": measure})
+    assert len(cache) == 1
+    assert any("forward changes a container" in note for note in fast.report().notes)
+    with torch.no_grad():
+        model.linear.weight.mul_(masks["linear.weight"])
+        expected, grown = model(x, list(cache))
+    result, returned = fast(x, cache)
+    assert relative_error(expected, result) < 1e-5
+    assert len(returned) == len(grown) == 2
+
+
+def test_a_call_the_model_cannot_take_raises_the_error_of_the_model() -> None:
+    fast = sparta.optimize(nn.Linear(16, 16), {"weight": torch.eye(16)})
+    with pytest.raises(RuntimeError, match="must have the same dtype"):
+        fast(torch.randn(3, 16, dtype=torch.float64))

@@ -288,3 +288,23 @@ def test_full_verification_certifies_the_propagation() -> None:
     model = mlp()
     fast = sparta.optimize(model, random_masks(model, 0.1), example_inputs=(torch.randn(4, 64),), verify="full")
     assert any("garbage injection" in note for note in fast.report().notes)
+
+
+def test_an_example_that_forward_changes_in_place_is_left_alone() -> None:
+    class InPlace(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x.mul_(2))
+
+    x = torch.randn(3, 16)
+    before = x.clone()
+    sparta.optimize(InPlace(16, 16), {"weight": torch.eye(16)}, example_inputs=x)
+    assert torch.equal(x, before)
+
+
+def test_a_value_that_is_not_equal_to_itself_is_taken() -> None:
+    class Scaled(nn.Linear):
+        def forward(self, x: Tensor, scale: float) -> Tensor:
+            return super().forward(x) * scale
+
+    fast = sparta.optimize(Scaled(16, 16), {"weight": torch.eye(16)})
+    assert fast(torch.randn(3, 16), float("nan")).isnan().all()
