@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -45,7 +46,9 @@ def load_program(path: Path) -> Saved:
         If the file is not one, or was saved without example inputs.
     """
     try:
-        program = torch.export.load(path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch 2.11 warns about the way it reads its own files
+            program = torch.export.load(path)
     except (OSError, RuntimeError, ValueError, KeyError, AssertionError, zipfile.BadZipFile) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         message = f"cannot read {path} as an exported program: {reason}. Write it with torch.export.save"
