@@ -160,5 +160,6 @@ def _make(components: Sequence[Tensor], text: str, values: Tensor) -> Executor:
         message = f"format {plan.format!r} has components {names}, got {len(components)} tensors"
         raise FormatError(message)
     stored = dict(zip(names, components, strict=True))
+    stored[names[-1]] = values.detach()  # the tensor itself must be able to die: the executor goes with it
     weight = find_format(plan.format).from_components(plan.problem.matrix, stored, plan.parameters)
     return Executor(plan, weight, version_of(values))

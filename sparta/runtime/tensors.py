@@ -25,6 +25,7 @@ def place(root: nn.Module, name: str, value: Any) -> None:
         assert child is not None
         root = child
     if isinstance(value, Tensor):
-        root.register_buffer(leaf, value.detach())
+        plain = type(value) is Tensor and not value.requires_grad  # kept as is, as executors are found by identity
+        root.register_buffer(leaf, value if plain else value.detach())
     else:
         setattr(root, leaf, value)
