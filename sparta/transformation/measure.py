@@ -35,6 +35,12 @@ def _sample(run: Run, calls: int) -> float:
     return (time.perf_counter() - start) / calls
 
 
+def _first_sample(run: Run) -> float:
+    """Seconds of one call, roughly; the first call of something short may cost more than it does later."""
+    seconds = _sample(run, 1)
+    return seconds if seconds > LONG_RUN else min(seconds, _sample(run, 1))
+
+
 def measure(runs: Mapping[str, Run], *, budget: float = 0.03, rounds: tuple[int, int] = (5, 40)) -> dict[str, float]:
     """Median seconds of one call of each function, the functions taking turns.
 
@@ -54,7 +60,7 @@ def measure(runs: Mapping[str, Run], *, budget: float = 0.03, rounds: tuple[int,
     True
     """
     with _no_collection():
-        first = {name: min(_sample(run, 1) for _ in range(2)) for name, run in runs.items()}
+        first = {name: _first_sample(run) for name, run in runs.items()}
         calls = {name: max(1, int(SHORTEST_SAMPLE / max(seconds, 1e-7))) for name, seconds in first.items()}
         per_round = sum(first[name] * (calls[name] + 1) for name in runs)
         count = int(min(rounds[1], max(rounds[0], budget * len(runs) / max(per_round, 1e-9))))
