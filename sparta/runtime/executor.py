@@ -47,11 +47,11 @@ class Executor:
         if self.version != version_of(self.weight.values):
             self._repack()
         tokens, image = self._sizes(x)
+        if tokens == 0:
+            return self._empty(x, image)
         place = bucket_of(tokens), image
         run = self.compiled.get(place)
-        if run is None or tokens == 0:
-            if tokens == 0:
-                return self._empty(x, image)
+        if run is None:
             run = self.compiled[place] = self._specialize(self.plan.for_image(image), tokens)
         return run(x, bias, residual, self.threads)
 

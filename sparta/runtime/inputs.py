@@ -52,6 +52,11 @@ def expected(leaf: object, symbols: Mapping[int, str] | None = None) -> Leaf:
     return Leaf(leaf.dtype, tuple(free.get(dim, int(size)) for dim, size in enumerate(leaf.shape)))
 
 
+def autocast_type() -> torch.dtype | None:
+    """The element type of the autocast in force on the CPU, or None."""
+    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+
+
 def flatten(call: Call) -> tuple[list[Any], pytree.TreeSpec]:
     """The leaves of a call and their structure."""
     return pytree.tree_flatten(call)

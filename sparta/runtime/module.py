@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from sparta.propagation.binding import Call, bind
 from sparta.reporting.report import Report
-from sparta.runtime.inputs import copied, flatten
+from sparta.runtime.inputs import autocast_type, copied, flatten
 from sparta.runtime.program import Program
 from sparta.runtime.reference import buffers_restored
 from sparta.runtime.runner import Runner
@@ -28,8 +28,8 @@ log = logging.getLogger("sparta.runtime")
 Compile = Callable[[nn.Module, Call, bool], Program]
 """Compiles the masked dense model for a call; the flag allows a symbolic batch."""
 
-Kind = tuple[tuple[type, Any, Any], ...]
-"""Type, element type and shape of each positional argument of a call."""
+Kind = tuple[torch.dtype | None, tuple[tuple[type, Any, Any], ...]]
+"""The autocast of a call; type, element type and shape of each of its positional arguments."""
 
 MOST_KINDS = 256
 """How many kinds of calls are remembered with their programs; a symbolic batch makes one program serve many."""
@@ -106,7 +106,8 @@ class OptimizedModule(nn.Module):
 
     def _find(self, leaves: list[Any], spec: Any) -> Runner | None:
         for runner in list(self._runners.values()):  # a copy: another thread may compile meanwhile
-            if runner.program.accepts(leaves, spec):
+            program = runner.program
+            if program.accepts(leaves, spec) and (self._compile is None or program.autocast == autocast_type()):
                 return runner
         return None
 
@@ -127,7 +128,7 @@ class OptimizedModule(nn.Module):
                 program = self._compile(self._reference, copied(call), self._dynamic_batch)
                 if not program.accepts(leaves, spec):
                     program = self._compile(self._reference, copied(call), False)
-            runner = self.adopt(program)
+            runner = self.adopt(replace(program, autocast=autocast_type()))
             while len(self._runners) > self._max_shapes:
                 dropped, _ = self._runners.popitem(last=False)
                 self._recent.clear()
@@ -268,7 +269,8 @@ def _required(reference: nn.Module | None) -> nn.Module:
 
 
 def _kind(args: tuple[Any, ...]) -> Kind:
-    return tuple([(type(arg), getattr(arg, "dtype", None), getattr(arg, "shape", None)) for arg in args])
+    kinds = [(type(arg), getattr(arg, "dtype", None), getattr(arg, "shape", None)) for arg in args]
+    return autocast_type(), tuple(kinds)
 
 
 def _without_grad(runner: Runner, call: Call, leaves: Sequence[Any]) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
@@ -32,6 +33,8 @@ class Program:
         What was done and measured.
     direct
         The masked dense model, where that is not slower: it runs, and `module` is what a file holds.
+    autocast
+        Element type of the autocast it was compiled in, which its graph carries out; None for none.
     """
 
     module: nn.Module
@@ -40,6 +43,7 @@ class Program:
     out_spec: pytree.TreeSpec | None
     report: Report
     direct: nn.Module | None = None
+    autocast: torch.dtype | None = None
 
     def accepts(self, leaves: Sequence[Any], spec: pytree.TreeSpec) -> bool:
         """Whether this program can run a call with these leaves."""

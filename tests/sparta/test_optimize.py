@@ -308,3 +308,17 @@ def test_a_value_that_is_not_equal_to_itself_is_taken() -> None:
 
     fast = sparta.optimize(Scaled(16, 16), {"weight": torch.eye(16)})
     assert fast(torch.randn(3, 16), float("nan")).isnan().all()
+
+
+@pytest.mark.parametrize("options", [FORCE, None])
+def test_autocast_counts_at_the_call_not_at_compile_time(options: dict[str, Any] | None) -> None:
+    model, x = mlp(), torch.randn(3, 64)
+    masks = random_masks(model, 0.1)
+    oracle = masked(model, masks)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        fast = sparta.optimize(model, masks, example_inputs=x, options=options)
+    with torch.no_grad():
+        assert relative_error(oracle(x), fast(x)) < 1e-5
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert relative_error(oracle(x), fast(x)) < 2e-2, "in bf16, as the original"
+        assert relative_error(oracle(x), fast(x)) < 1e-5
