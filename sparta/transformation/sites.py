@@ -118,12 +118,12 @@ def _read_conv(node: fx.Node, facts: Facts) -> _Operands | None:
         return Conv(
             out_channels=out_channels,
             in_channels=facts[x].shape[1],
-            kernel=_pair(kernel, 1),
+            kernel=_pair(kernel, 1, spatial),
             stride=_pair(stride, 1, spatial),
             padding=_pair(padding, 0, spatial),
             dilation=_pair(dilation, 1, spatial),
             groups=int(groups),
-            image=_pair(image, 1),
+            image=_pair(image, 1, spatial),
             epilogue=epilogue,
         )
 
@@ -132,7 +132,7 @@ def _read_conv(node: fx.Node, facts: Facts) -> _Operands | None:
     return _Operands(weight=weight, bias=bias_node, make=make, tokens=shape[0] * math.prod(shape[2:]))
 
 
-def _pair(value: Any, neutral: int, spatial: int = 2) -> tuple[int, int]:
+def _pair(value: Any, neutral: int, spatial: int) -> tuple[int, int]:
     """A size per spatial dimension as (height, width); 1-d convolutions are 2-d ones of height 1."""
     sizes = [value] * spatial if isinstance(value, int) else list(value)
     sizes = sizes * spatial if len(sizes) == 1 and spatial == 2 else sizes

@@ -322,3 +322,14 @@ def test_autocast_counts_at_the_call_not_at_compile_time(options: dict[str, Any]
         with torch.autocast("cpu", dtype=torch.bfloat16):
             assert relative_error(oracle(x), fast(x)) < 2e-2, "in bf16, as the original"
         assert relative_error(oracle(x), fast(x)) < 1e-5
+
+
+@pytest.mark.parametrize("padding_mode", ["zeros", "circular"])
+def test_one_dimensional_convolutions_have_sparse_kernels(padding_mode: str) -> None:
+    model = nn.Sequential(nn.Conv1d(8, 16, 3, stride=2, padding=2, padding_mode=padding_mode), nn.ReLU())
+    masks = random_masks(model, 0.1)
+    fast = sparta.optimize(model, masks, example_inputs=torch.randn(2, 8, 9), options=FORCE)
+    assert sparse_operators(fast) == ["sparta.conv2d.default"]
+    x = torch.randn(5, 8, 9)
+    with torch.no_grad():
+        assert relative_error(masked(model, masks)(x), fast(x)) < 1e-5
