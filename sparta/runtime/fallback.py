@@ -17,7 +17,7 @@ from sparta.propagation.stages import Captured
 from sparta.reporting.report import Report
 from sparta.runtime.module import OptimizedModule
 from sparta.runtime.program import Program
-from sparta.runtime.verify import compare
+from sparta.runtime.verify import compare, run_reference
 from sparta.settings import Settings
 
 log = logging.getLogger("sparta.runtime")
@@ -80,7 +80,7 @@ def _checked(
         args, kwargs = call
         return pytree.tree_leaves(module(*args, **kwargs))
 
-    comparison = compare(reference, run, call)
+    comparison = compare(reference, run, run_reference(reference, call))
     if not comparison.ok:
         log.warning("the model optimized by %s differs from the masked dense model and is not used", how)
         return None

@@ -19,10 +19,10 @@ from sparta.propagation.stages import Captured
 from sparta.propagation.verify import bisect, garbage_injection
 from sparta.reporting.report import Report
 from sparta.runtime.facts import facts_of, machine_facts, milliseconds
-from sparta.runtime.inputs import Leaf, expected, first_of_batch, flatten
+from sparta.runtime.inputs import Leaf, expected, first_of_batch, flatten, shapes_of
 from sparta.runtime.program import Program
 from sparta.runtime.rewrite import Specialized, specialize
-from sparta.runtime.verify import Comparison, changes_arguments, compare, verification_call, wrong_sites
+from sparta.runtime.verify import Comparison, Trial, compare, run_reference, trial_of, wrong_sites
 from sparta.settings import Settings
 from sparta.tesa.compressed import shape_of
 from sparta.tesa.errors import KernelCompileError, UnsupportedOpError, VerificationError
@@ -64,6 +64,8 @@ class Verified:
         What happened on the way.
     exact
         It agrees; where nothing helped, the masked dense model runs instead.
+    changed
+        Forward changes containers it is given.
     """
 
     specialized: Specialized
@@ -71,6 +73,7 @@ class Verified:
     any_batch: bool
     notes: tuple[str, ...]
     exact: bool = True
+    changed: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,21 +96,22 @@ class Gate:
         """
         self._check_strict(specialized)
         if self.settings.verify is False:
-            return Verified(specialized, None, any_batch=False, notes=("not verified: verify=False",))
-        call, note = verification_call(self.reference, self.call, self.settings)
-        notes = [note] if note else []
-        comparison = self._compare(specialized, call)
+            return Verified(specialized, None, any_batch=False, notes=("not verified: verify=False",), changed=True)
+        trial = trial_of(self.reference, self.call, self.settings)
+        notes = [trial.note] if trial.note else []
+        comparison = self._compare(specialized, trial)
         if not comparison.ok and self._captured_for_another_batch(specialized):
             raise NeedsStaticBatch
         if not comparison.ok:
-            specialized, comparison = self._repair(specialized, call, comparison, notes)
+            specialized, comparison = self._repair(specialized, trial, comparison, notes)
         if not comparison.ok:
             return Verified(specialized, None, any_batch=False, notes=(*notes, _mismatch(comparison)), exact=False)
         if self.settings.verify == "full":
-            self._certify(specialized, call, notes)
+            self._certify(specialized, trial.call, notes)
         notes += [comparison.note] if comparison.note else []
-        notes += [CHANGED_ARGUMENTS] if changes_arguments(self.reference, call) else []
-        return Verified(specialized, comparison.error, self._first_agrees(specialized, call), tuple(notes))
+        notes += [CHANGED_ARGUMENTS] if trial.changed else []
+        any_batch = self._first_agrees(specialized, trial.call)
+        return Verified(specialized, comparison.error, any_batch, tuple(notes), changed=trial.changed)
 
     def _check_strict(self, specialized: Specialized) -> None:
         if not self.settings.strict:
@@ -122,19 +126,19 @@ class Gate:
             message = "; ".join(f"{decision.site.name}: {decision.reason}" for decision in failed)
             raise KernelCompileError(message)
 
-    def _compare(self, specialized: Specialized, call: Call) -> Comparison:
-        return compare(self.reference, lambda c: specialized.module(*flatten(c)[0]), call)
+    def _compare(self, specialized: Specialized, trial: Trial) -> Comparison:
+        return compare(self.reference, lambda call: specialized.module(*flatten(call)[0]), trial)
 
     def _repair(
-        self, specialized: Specialized, call: Call, comparison: Comparison, notes: list[str]
+        self, specialized: Specialized, trial: Trial, comparison: Comparison, notes: list[str]
     ) -> tuple[Specialized, Comparison]:
         """Wrong kernels go back to dense; if that is not enough, so does the whole folding."""
         if self.settings.strict:
             raise VerificationError(_mismatch(comparison))
-        wrong = wrong_sites(specialized, flatten(call)[0])
+        wrong = wrong_sites(specialized, flatten(trial.call)[0])
         notes += [f"{d.site.name}: kernel {d.kernel} was wrong here and runs dense; please report it" for d in wrong]
         repaired = specialize(_without(specialized.planned, wrong))
-        comparison = self._compare(repaired, call)
+        comparison = self._compare(repaired, trial)
         if comparison.ok:
             return repaired, comparison
         nodes = ", ".join(bisect(specialized.planned.folded.propagated, *self.call)) or "no single rule"
@@ -143,12 +147,11 @@ class Gate:
         )
         plain = fold(nothing_known(specialized.planned.folded.propagated.annotated))
         repaired = specialize(transform(plain, self.settings, flatten(self.call)[0]))
-        return repaired, self._compare(repaired, call)
+        return repaired, self._compare(repaired, trial)
 
     def _captured_for_another_batch(self, specialized: Specialized) -> bool:
         captured = specialized.planned.folded.propagated.annotated.captured
-        sizes = [leaf.shape for leaf in flatten(self.call)[0] if isinstance(leaf, Tensor)]
-        return sizes != [leaf.shape for leaf in pytree.tree_leaves(captured.example) if isinstance(leaf, Tensor)]
+        return shapes_of(self.call) != shapes_of(captured.example)
 
     def _certify(self, specialized: Specialized, call: Call, notes: list[str]) -> None:
         propagated = specialized.planned.folded.propagated
@@ -164,8 +167,10 @@ class Gate:
         if not any(captured.dynamic):
             return False
         single = first_of_batch(call, captured.dynamic)
+        if shapes_of(single) == shapes_of(call):
+            return True  # compared already
         try:
-            return self._compare(specialized, single).ok
+            return self._compare(specialized, run_reference(self.reference, single)).ok
         except (RuntimeError, ValueError, IndexError, TypeError) as error:
             log.info("batch 1 gets its own program: %s", error)
             return False
@@ -181,16 +186,16 @@ class Gate:
             return self._program(specialized.module, verified, None, None)
         folded = specialized.planned.folded.module
         with torch.no_grad():
-            runs = {DENSE: self._dense_run(), "optimized": lambda: specialized.module(*leaves)}
+            runs = {DENSE: self._dense_run(verified.changed), "optimized": lambda: specialized.module(*leaves)}
             times = measure(runs, budget=0.3, rounds=(3, 30))
             if times["optimized"] > DOUBTFUL * times[DENSE] and _sparse(specialized):
                 times = measure({**runs, "folded": lambda: folded(*leaves)}, budget=0.3, rounds=(5, 30))
         return self._fastest(verified, times)
 
-    def _dense_run(self) -> Callable[[], object]:
+    def _dense_run(self, changed: bool) -> Callable[[], object]:
         """The masked dense model on the call, in new containers each time if forward changes them."""
         args, kwargs = self.call
-        if not changes_arguments(self.reference, self.call):
+        if not changed:
             return lambda: self.reference(*args, **kwargs)
         leaves, spec = flatten(self.call)
 
@@ -202,12 +207,13 @@ class Gate:
 
     def _fastest(self, verified: Verified, times: dict[str, float]) -> Program:
         dense, optimized = times[DENSE], times["optimized"]
-        best = min(optimized, times.get("folded", optimized))
-        if self.settings.kernels is None and best > RELATIVE_ALLOWANCE * dense + ABSOLUTE_ALLOWANCE:
+        folded = times.get("folded", optimized)
+        if self.settings.kernels is not None:
+            return self._program(verified.specialized.module, verified, dense, optimized)
+        if folded < optimized:
+            verified, optimized = self._without_kernels(verified), folded
+        if optimized > RELATIVE_ALLOWANCE * dense + ABSOLUTE_ALLOWANCE:
             return self._direct(verified, dense)
-        if self.settings.kernels is None and times.get("folded", optimized) < 0.97 * optimized:
-            verified = self._without_kernels(verified)
-            optimized = times["folded"]
         return self._program(verified.specialized.module, verified, dense, optimized)
 
     def _without_kernels(self, verified: Verified) -> Verified:

@@ -107,3 +107,8 @@ def first_of_batch(call: Call, dynamic: Sequence[Sequence[int]]) -> Call:
     ]
     args, kwargs = pytree.tree_unflatten(cut, spec)
     return args, kwargs
+
+
+def shapes_of(call: Any) -> list[tuple[int, ...]]:
+    """The shapes of all tensors of a call."""
+    return [tuple(leaf.shape) for leaf in pytree.tree_leaves(call) if isinstance(leaf, Tensor)]

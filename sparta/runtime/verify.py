@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -78,18 +78,39 @@ def worst_error(expected: Sequence[Any], got: Sequence[Any]) -> float:
     return max((relative_error(a, b) for a, b in zip(expected, got, strict=True)), default=0.0)
 
 
-def verification_call(reference: nn.Module, call: Call, settings: Settings) -> tuple[Call, str | None]:
-    """A fresh call the masked model can run, or the example itself with a note where no redraw works."""
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One call of the masked dense model, to compare with.
+
+    Parameters
+    ----------
+    call
+        Its arguments.
+    expected
+        Its flat results.
+    changed
+        Forward put other values into a list, dictionary or cache it was given.
+    note
+        Why the example itself is used instead of fresh inputs, if it is.
+    """
+
+    call: Call
+    expected: Sequence[Any]
+    changed: bool = False
+    note: str | None = None
+
+
+def trial_of(reference: nn.Module, call: Call, settings: Settings) -> Trial:
+    """A trial with fresh inputs that the masked model can run, or with the example itself where no redraw works."""
     draw = settings.sample_inputs() if settings.sample_inputs is not None else fresh(call)
-    candidate: Call = (tuple(draw[0]), dict(draw[1]))
     try:
-        sound = not any(_has_nan(leaf) for leaf in run_reference(reference, candidate))
+        trial = run_reference(reference, (tuple(draw[0]), dict(draw[1])))
+        if not any(_has_nan(leaf) for leaf in trial.expected):
+            return trial
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         log.info("the redrawn inputs do not fit the model: %s", error)
-        sound = False
-    if sound:
-        return candidate, None
-    return call, "verified on the example itself: redrawn inputs made the masked model raise or return NaN"
+    note = "verified on the example itself: redrawn inputs made the masked model raise or return NaN"
+    return replace(run_reference(reference, call), note=note)
 
 
 def _has_nan(leaf: object) -> bool:
@@ -97,22 +118,16 @@ def _has_nan(leaf: object) -> bool:
 
 
 @torch.no_grad()
-def run_reference(reference: nn.Module, call: Call) -> list[Any]:
-    """The flat results of the masked dense model; arguments are copied so that nothing the model does is seen."""
-    args, kwargs = copied(call)
+def run_reference(reference: nn.Module, call: Call) -> Trial:
+    """What the masked dense model returns; arguments are copied so that nothing it does to them is seen."""
+    own = copied(call)
+    before, spec = flatten(own)
+    args, kwargs = own
     with _plain_attention():
-        return pytree.tree_leaves(reference(*args, **kwargs))
-
-
-@torch.no_grad()
-def changes_arguments(reference: nn.Module, call: Call) -> bool:
-    """Whether forward puts other values into a list, dictionary or cache it is given."""
-    call = copied(call)
-    before, spec = flatten(call)
-    args, kwargs = call
-    reference(*args, **kwargs)
-    after, changed_spec = flatten(call)
-    return spec != changed_spec or any(a is not b for a, b in zip(before, after, strict=True))
+        expected = pytree.tree_leaves(reference(*args, **kwargs))
+    after, changed_spec = flatten(own)
+    changed = spec != changed_spec or any(a is not b for a, b in zip(before, after, strict=True))
+    return Trial(call, expected, changed)
 
 
 @contextmanager
@@ -126,16 +141,16 @@ def _plain_attention() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(enabled)
 
 
-def compare(reference: nn.Module, run: Run, call: Call) -> Comparison:
+def compare(reference: nn.Module, run: Run, trial: Trial) -> Comparison:
     """How far `run` is from the masked dense model for one call."""
-    want = run_reference(reference, call)
+    call, want = trial.call, trial.expected
     with torch.no_grad():
         got = run(copied(call))
     error = worst_error(want, got)
     allowed = min((TOLERANCE[leaf.dtype] for leaf in want if _is_float(leaf)), default=1e-4)
     if error > allowed and _low_precision(want):
         return _against_float(reference, want, got, call)
-    if error > allowed and worst_error(want, run_reference(reference, call)) > allowed:
+    if error > allowed and worst_error(want, run_reference(reference, call).expected) > allowed:
         return Comparison(0.0, allowed, "not verified: the model itself is random, two runs of it differ")
     return Comparison(error, allowed)
 
@@ -150,7 +165,7 @@ def _low_precision(leaves: Sequence[Any]) -> bool:
 
 def _against_float(reference: nn.Module, want: Sequence[Any], got: Sequence[Any], call: Call) -> Comparison:
     """Both results against the fp32 masked model: the optimized one may err 1.5 times as much as PyTorch's."""
-    exact = [_as_float(leaf) for leaf in run_reference(as_float(reference), _float_call(call))]
+    exact = [_as_float(leaf) for leaf in run_reference(as_float(reference), _float_call(call)).expected]
     torchs = worst_error(exact, [_as_float(leaf) for leaf in want])
     ours = worst_error(exact, [_as_float(leaf) for leaf in got])
     return Comparison(ours, LOW_PRECISION_SLACK * torchs)
