@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import fx, nn
@@ -18,6 +19,13 @@ NO_OPS = frozenset(
 """In a functional graph these return their input; they only differ in aliasing and strides."""
 
 CONCATENATIONS = (aten.cat.default,)
+
+NAMED_PADDING: Mapping[object, torch._ops.OpOverload] = {
+    aten.conv1d.padding: aten.conv1d.default,
+    aten.conv2d.padding: aten.conv2d.default,
+    aten.conv3d.padding: aten.conv3d.default,
+}
+"""Convolution with ``padding="same"`` or ``"valid"`` -> the one with sizes, which has rules and kernels."""
 
 ASSERTIONS = frozenset((aten._assert_tensor_metadata.default,))
 """Checks of dtype, device and layout that were settled at capture."""
@@ -50,7 +58,13 @@ def normalize(graph: fx.Graph, root: nn.Module) -> None:
 
 
 def _normalize_one(graph: fx.Graph) -> None:
-    steps = ((VIEWS, _to_reshape), (ASSERTIONS, graph.erase_node), (CONCATENATIONS, _drop_empty), (NO_OPS, _drop_no_op))
+    steps: Sequence[tuple[Iterable[object], Callable[[fx.Node], None]]] = (
+        (VIEWS, _to_reshape),
+        (ASSERTIONS, graph.erase_node),
+        (CONCATENATIONS, _drop_empty),
+        (NAMED_PADDING, _to_padding_sizes),
+        (NO_OPS, _drop_no_op),
+    )
     for targets, step in steps:
         _apply(graph, targets, step)
     graph.eliminate_dead_code()
@@ -67,6 +81,19 @@ def _apply(graph: fx.Graph, targets: Iterable[object], step: Callable[[fx.Node],
 
 def _to_reshape(node: fx.Node) -> None:
     node.target = aten.reshape.default
+
+
+def _to_padding_sizes(node: fx.Node) -> None:
+    """Spell out the padding, unless it is larger on one side, as for ``"same"`` with an even kernel."""
+    defaults: tuple[Any, ...] = (None, None, None, [1], "valid", [1], 1)
+    arguments: tuple[Any, ...] = (*node.args, *defaults[len(node.args) :])
+    x, weight, bias, stride, padding, dilation, groups = arguments
+    kernel = weight.meta["val"].shape[2:]
+    steps = dilation * (len(kernel) // len(dilation))
+    total = [step * (size - 1) if padding == "same" else 0 for step, size in zip(steps, kernel, strict=True)]
+    if not any(size % 2 for size in total):
+        node.target = NAMED_PADDING[node.target]
+        node.args = (x, weight, bias, stride, [size // 2 for size in total], steps, groups)
 
 
 def _drop_no_op(node: fx.Node) -> None:

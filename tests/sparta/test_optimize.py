@@ -333,3 +333,16 @@ def test_one_dimensional_convolutions_have_sparse_kernels(padding_mode: str) -> 
     x = torch.randn(5, 8, 9)
     with torch.no_grad():
         assert relative_error(masked(model, masks)(x), fast(x)) < 1e-5
+
+
+@pytest.mark.parametrize("padding", ["same", "valid"])
+@pytest.mark.parametrize("make", [nn.Conv1d, nn.Conv2d])
+def test_padding_given_by_name_keeps_no_layer_from_its_kernel(make: Any, padding: str) -> None:
+    model = nn.Sequential(make(8, 16, 3, padding=padding, dilation=2), nn.ReLU())
+    masks = random_masks(model, 0.1)
+    image = (9, 7)[: model[0].weight.dim() - 2]
+    fast = sparta.optimize(model, masks, example_inputs=torch.randn(2, 8, *image), options=FORCE)
+    assert sparse_operators(fast) == ["sparta.conv2d.default"]
+    x = torch.randn(5, 8, *image)
+    with torch.no_grad():
+        assert relative_error(masked(model, masks)(x), fast(x)) < 1e-5
