@@ -20,6 +20,7 @@ from sparta.runtime.reference import masked_model
 from sparta.settings import Settings
 from sparta.tesa import normalize_masks
 from sparta.tesa.errors import OptionError
+from sparta.tesa.naming import named_tensors
 
 _ATTACHED: WeakIdKeyDictionary = WeakIdKeyDictionary()
 """Parameter -> its mask, as long as the parameter lives."""
@@ -46,7 +47,7 @@ def attach_masks(model: nn.Module, masks: Any = None) -> None:
     >>> model = torch.nn.Linear(4, 4)
     >>> attach_masks(model, {"weight": torch.eye(4)})
     """
-    named = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers(remove_duplicate=False))
+    named = named_tensors(model)
     for name, mask in normalize_masks(masks, model).items():
         _ATTACHED[named[name]] = mask
 

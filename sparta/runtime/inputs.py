@@ -27,13 +27,21 @@ class Leaf:
     def accepts(self, leaf: object, symbols: dict[str, int]) -> bool:
         """Whether the program can take this argument; notes the values of symbolic sizes in `symbols`."""
         if not isinstance(leaf, Tensor):
-            return self.dtype is None and type(leaf) is type(self.value) and bool(leaf == self.value)
+            return self.dtype is None and type(leaf) is type(self.value) and _equal(leaf, self.value)
         if leaf.dtype != self.dtype or leaf.dim() != len(self.shape):
             return False
         for want, got in zip(self.shape, leaf.shape, strict=True):
             if got != (symbols.setdefault(want, got) if isinstance(want, str) else want):
                 return False
         return True
+
+
+def _equal(a: Any, b: Any) -> bool:
+    """Whether two values are the same for sure; arrays, which compare element by element, are not."""
+    try:
+        return bool(a == b)
+    except ValueError:
+        return False
 
 
 def accepts_all(wanted: Sequence[Leaf], leaves: Sequence[Any]) -> bool:

@@ -11,6 +11,7 @@ from torch import nn
 
 from sparta.propagation.shadow import masked
 from sparta.tesa import normalize_masks
+from sparta.tesa.naming import named_tensors
 
 
 def masked_model(model: nn.Module, masks: Any = None) -> nn.Module:
@@ -19,7 +20,7 @@ def masked_model(model: nn.Module, masks: Any = None) -> nn.Module:
     A pruned element is exactly 0, whatever the weight was there.
     """
     kept = normalize_masks(masks, model)
-    named = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers(remove_duplicate=False))
+    named = named_tensors(model)
     return masked(model, {name: named[name].detach().masked_fill(~mask, 0) for name, mask in kept.items()})
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparta.runtime.inputs import accepts_all, expected, first_of_batch, fresh
+from sparta.runtime.inputs import Leaf, accepts_all, expected, first_of_batch, fresh
 
 
 @pytest.mark.parametrize("leaf", [torch.ones(2, 3), 3, None, "text", True, 2.5])
@@ -60,3 +61,7 @@ def test_batch_one_is_cut_only_where_the_batch_is_symbolic() -> None:
     (x, y), _ = first_of_batch(((torch.ones(4, 2), torch.ones(4, 2)), {}), [(0,), ()])
     assert x.shape == (1, 2)
     assert y.shape == (4, 2)
+
+
+def test_arrays_are_never_the_same_for_sure() -> None:
+    assert not Leaf(None, (), np.ones(2)).accepts(np.ones(2), {})

@@ -301,13 +301,27 @@ def test_an_example_that_forward_changes_in_place_is_left_alone() -> None:
     assert torch.equal(x, before)
 
 
-def test_a_value_that_is_not_equal_to_itself_is_taken() -> None:
-    class Scaled(nn.Linear):
-        def forward(self, x: Tensor, scale: float) -> Tensor:
-            return super().forward(x) * scale
+class Scaled(nn.Linear):
+    """Takes a number beside its input."""
 
+    def forward(self, x: Tensor, scale: float) -> Tensor:
+        """The scaled result."""
+        return super().forward(x) * scale
+
+
+def test_a_value_that_is_not_equal_to_itself_is_taken() -> None:
     fast = sparta.optimize(Scaled(16, 16), {"weight": torch.eye(16)})
     assert fast(torch.randn(3, 16), float("nan")).isnan().all()
+
+
+@pytest.mark.parametrize("wrap", [nn.DataParallel, lambda model: torch.compile(model, backend="eager")])
+def test_wrapped_models_take_masks_by_the_names_inside(wrap: Any) -> None:
+    model, x = mlp(), torch.randn(3, 64)
+    masks = random_masks(model, 0.1)
+    fast = sparta.optimize(wrap(model), masks, example_inputs=x, options=FORCE)
+    with torch.no_grad():
+        assert relative_error(masked(model, masks)(x), fast(x)) < 1e-5
+    sparta.attach_masks(wrap(model), masks)
 
 
 @pytest.mark.parametrize("options", [FORCE, None])
