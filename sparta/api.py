@@ -28,7 +28,7 @@ from sparta.runtime.rewrite import specialize
 from sparta.runtime.verify import run_reference
 from sparta.settings import Settings
 from sparta.tesa import normalize_masks
-from sparta.tesa.errors import CaptureError, QuantizationError
+from sparta.tesa.errors import CaptureError, InputError, QuantizationError
 from sparta.transformation import transform
 
 log = logging.getLogger("sparta")
@@ -88,7 +88,7 @@ def optimize(
     MaskError
         Listing every mask that does not fit the model.
     InputError
-        If the example does not bind to the model's forward.
+        If `model` is no module, or the example does not bind to its forward.
     OptionError, UnsupportedTargetError
         For arguments out of range.
     QuantizationError
@@ -108,6 +108,9 @@ def optimize(
     if quantization is not None:
         message = "quantization is not supported by this version; leave it None (fp32, bf16 and fp16 models work)"
         raise QuantizationError(message)
+    if not isinstance(model, nn.Module):
+        message = f"model must be a torch.nn.Module, got {type(model).__name__}"
+        raise InputError(message)
     settings = Settings.checked(
         target=target, threads=threads, dynamic_batch=dynamic_batch, verify=verify, strict=strict, options=options
     )

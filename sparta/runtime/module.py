@@ -129,11 +129,16 @@ class OptimizedModule(nn.Module):
                 if not program.accepts(leaves, spec):
                     program = self._compile(self._reference, copied(call), False)
             runner = self.adopt(replace(program, autocast=autocast_type()))
-            while len(self._runners) > self._max_shapes:
-                dropped, _ = self._runners.popitem(last=False)
-                self._recent.clear()
-                log.info("dropped compiled shape %d: more than %d shapes in use", dropped, self._max_shapes)
+            self._drop_oldest()
             return runner
+
+    def _drop_oldest(self) -> None:
+        """Keep to `max_shapes` programs; the tensors shown are always those of the oldest one kept."""
+        while len(self._runners) > self._max_shapes:
+            dropped, _ = self._runners.popitem(last=False)
+            self._recent.clear()
+            self._own(self._first().module)
+            log.info("dropped compiled shape %d: more than %d shapes in use", dropped, self._max_shapes)
 
     def _refuse_shape(self, leaves: list[Any]) -> NoReturn:
         shapes = [tuple(leaf.shape) if isinstance(leaf, Tensor) else leaf for leaf in leaves]

@@ -73,6 +73,6 @@ def remember(key: str, measured: Measured) -> None:
         handle, temporary = tempfile.mkstemp(dir=path.parent)
         with os.fdopen(handle, "w") as file:
             json.dump(dict(measured.seconds), file)
-        Path(temporary).replace(path)
+        Path(temporary).replace(path)  # whole or not at all, whoever else writes it
     except OSError as error:
         log.info("cannot keep the decision %s: %s", path, error)

@@ -124,6 +124,7 @@ def test_shapes_beyond_the_limit_are_dropped_and_come_back() -> None:
         x = torch.randn(batch, 64)
         assert relative_error(model(x), fast(x)) < 1e-4
         assert len(fast.programs) <= 2
+        assert fast._buffers is fast.programs[0].module._buffers
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])

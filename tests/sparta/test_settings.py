@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+import sparta
 from sparta.settings import Settings
-from sparta.tesa.errors import OptionError, UnsupportedTargetError
+from sparta.tesa.errors import InputError, OptionError, UnsupportedTargetError
 
 
 def test_defaults_are_valid() -> None:
@@ -43,3 +44,9 @@ def test_kernels_become_a_tuple() -> None:
 def test_threads_must_be_a_positive_int(threads: object) -> None:
     with pytest.raises(OptionError, match="threads"):
         Settings.checked(threads=threads)
+
+
+@pytest.mark.parametrize("model", [None, 3, "model.pt"])
+def test_a_model_must_be_a_module(model: object) -> None:
+    with pytest.raises(InputError, match=r"must be a torch\.nn\.Module"):
+        sparta.optimize(model)  # type: ignore[arg-type]
