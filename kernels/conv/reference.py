@@ -9,10 +9,10 @@ from torch.nn import functional
 
 from sparta.kernels.formats import Format
 from sparta.kernels.linear.dense import finish
-from sparta.kernels.linear.reference import SparseMatmul
+from sparta.kernels.linear.reference import ReferenceKernel, SparseMatmul
 from sparta.kernels.machine import Machine
 from sparta.kernels.problem import Conv, Problem
-from sparta.kernels.table import Compiled, Kernel, kernel
+from sparta.kernels.table import Compiled, kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,19 +29,8 @@ class _ReferenceConv:
         return finish(image, residual, conv.epilogue.activation).to(x.dtype).contiguous()
 
 
-class _Reference(Kernel):
-    """What the reference kernels of all formats share."""
-
+class _Reference(ReferenceKernel):
     problem = Conv
-    reference = True
-
-    def supports(self, problem: Problem, weight: Format, machine: Machine) -> bool:
-        """Always."""
-        return True
-
-    def cost(self, problem: Problem, weight: Format, tokens: int, machine: Machine) -> float:
-        """One multiply per nanosecond."""
-        return 1e-9 * weight.nnz * tokens
 
     def build(self, problem: Problem, weight: Format, machine: Machine) -> Compiled:
         """The loop over the stored elements, fed with unfolded windows."""

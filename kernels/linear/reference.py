@@ -53,10 +53,9 @@ class _ReferenceLinear:
         return finish(y if bias is None else y + bias, residual, self.activation).to(x.dtype)
 
 
-class _Reference(Kernel):
-    """What the reference kernels of all formats share."""
+class ReferenceKernel(Kernel):
+    """What the reference kernels of all operators and formats share."""
 
-    problem = Linear
     reference = True
 
     def supports(self, problem: Problem, weight: Format, machine: Machine) -> bool:
@@ -66,6 +65,10 @@ class _Reference(Kernel):
     def cost(self, problem: Problem, weight: Format, tokens: int, machine: Machine) -> float:
         """One multiply per nanosecond."""
         return 1e-9 * weight.nnz * tokens
+
+
+class _Reference(ReferenceKernel):
+    problem = Linear
 
     def build(self, problem: Problem, weight: Format, machine: Machine) -> Compiled:
         """The loop over the stored elements."""
