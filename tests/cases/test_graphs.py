@@ -129,6 +129,7 @@ class TestRecurrence:
     """Recurrent layers take whole inputs; their own weights may be scattered."""
 
     @pytest.mark.parametrize("layer", [nn.GRU, nn.LSTM, nn.RNN], ids=lambda t: t.__name__)
+    @pytest.mark.slow
     def test_b09_recurrent_layers(self, layer: type[nn.Module]) -> None:
         def run(m: Any, x: Tensor) -> Any:
             y, state = m.recurrent(m.a(x).sigmoid())
@@ -291,6 +292,7 @@ class TestOddOperators:
         check(model, rows(model, "kept", a=(0, 1, 3), c=(2,)), torch.randn(4, 6), batches=(7,))
 
     @pytest.mark.filterwarnings("ignore")  # of Dynamo, about the graph break
+    @pytest.mark.slow
     def test_d17_numbers_that_come_from_data(self) -> None:
         def run(m: Any, x: Tensor) -> Any:
             largest = int(x.abs().max().item())

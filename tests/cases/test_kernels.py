@@ -119,6 +119,7 @@ class TestTorchTools:
         assert_same(MaskedDense(model, masks)(x), compiled(x))
 
     @pytest.mark.parametrize("convert", ["half", "bfloat16", "double"])
+    @pytest.mark.slow
     def test_d11_conversion_after_optimizing(self, convert: str) -> None:
         model = sequence(nn.Linear(64, 96), nn.ReLU(), nn.LayerNorm(96), nn.Linear(96, 64))
         masks = fine(model, 0.1)

@@ -43,6 +43,7 @@ def check_between(*layers: nn.Module) -> None:
         check(model, rows(model, bias, a=pruned), image())
 
 
+@pytest.mark.slow
 def test_a21_norms() -> None:
     check_between(
         nn.GroupNorm(2, 8), nn.GroupNorm(8, 8), nn.GroupNorm(1, 8), nn.InstanceNorm2d(8, affine=True),

@@ -171,6 +171,7 @@ assert got.shape == want.shape and float((got - want).abs().max()) <= 1e-4 * flo
 class TestFiles:
     """What is saved is what was optimized, wherever it is read."""
 
+    @pytest.mark.slow
     def test_c07_a_fresh_process_loads_what_was_saved(self, tmp_path: Path) -> None:
         model = sequence(nn.Linear(64, 96, bias=False), nn.ReLU(), nn.Linear(96, 24))
         prune.l1_unstructured(model[0], "weight", 0.9)

@@ -72,6 +72,7 @@ class TestHeads:
     """Whole heads may go; rows inside heads stay in place, since views count features."""
 
     @pytest.mark.parametrize("pruned", PRUNED_ROWS)
+    @pytest.mark.slow
     def test_a17_the_same_rows_of_all_projections(self, pruned: str) -> None:
         model = attention()
         check(model, rows(model, q=PRUNED_ROWS[pruned], k=PRUNED_ROWS[pruned], v=PRUNED_ROWS[pruned]), tokens())
@@ -269,6 +270,7 @@ def gpt2_masks(model: nn.Module) -> Masks:
 
 
 @pytest.mark.parametrize("cache", [False, True], ids=["plain", "cache"])
+@pytest.mark.slow
 def test_a23_gpt2_returns_its_dictionary(cache: bool) -> None:
     model = gpt2(use_cache=cache, output_hidden_states=True)
     ids = torch.randint(0, 30, (2, 6))

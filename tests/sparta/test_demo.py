@@ -37,6 +37,7 @@ SMALL = (
 OUTCOME = Outcome("Net", "half", 0.5, 0.99, 0.98, 1e-7, 4.0, 2.0, Report(machine={"cpu": "Imaginary"}))
 
 
+@pytest.mark.slow
 def test_small_subjects_end_to_end() -> None:
     said: list[str] = []
     outcomes = run(batch=4, threads=1, subjects=SMALL, say=said.append)
