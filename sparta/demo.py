@@ -61,7 +61,7 @@ _FILTERS = Pruning("50% of the filters", lambda model: filter_masks(model, 0.5))
 _HEADS = Pruning("50% of heads and neurons", lambda model: head_masks(model, 0.5))
 
 SUBJECTS = (
-    Subject("ConvNet", ConvNet, epochs=2, tuning=1, rate=2e-3, prunings=(_FILTERS, _UNSTRUCTURED)),
+    Subject("ConvNet", ConvNet, epochs=2, tuning=2, rate=2e-3, prunings=(_FILTERS, _UNSTRUCTURED)),
     Subject("Transformer", PatchTransformer, epochs=4, tuning=1, rate=1e-3, prunings=(_HEADS, _UNSTRUCTURED)),
 )
 """What the demo runs; a row more is a line more in its result."""
