@@ -180,6 +180,7 @@ class TestGains:
     """What is reported was measured; without a gain the dense model runs."""
 
     @pytest.mark.parametrize("batch", [15, 17])
+    @pytest.mark.slow
     def test_d16_batches_that_are_no_power_of_two(self, batch: int) -> None:
         def run(m: Any, x: Tensor) -> Any:
             q, k, v = m.qkv(x).unflatten(-1, (3, 4, -1)).permute(2, 0, 3, 1, 4).unbind(0)

@@ -53,6 +53,7 @@ def test_a21_norms() -> None:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a21_activations() -> None:
     activations = (
         nn.Hardswish, nn.Hardsigmoid, nn.Mish, nn.SiLU, nn.ELU, nn.SELU, nn.CELU, nn.LogSigmoid, nn.Softsign,
@@ -87,6 +88,7 @@ def test_a22_padding_layers() -> None:
 
 
 @pytest.mark.parametrize("bias", ["masked", "kept"])
+@pytest.mark.slow
 def test_a22_attributes_of_convolutions(bias: str) -> None:
     consumers = (
         conv(8, 4, dilation=2), conv(8, 4, padding="same", dilation=2), conv(8, 4, padding="valid"),

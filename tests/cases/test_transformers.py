@@ -78,6 +78,7 @@ class TestHeads:
         check(model, rows(model, q=PRUNED_ROWS[pruned], k=PRUNED_ROWS[pruned], v=PRUNED_ROWS[pruned]), tokens())
 
     @pytest.mark.parametrize("bias", ["masked", "none"])
+    @pytest.mark.slow
     def test_a17_different_rows_of_each_projection(self, bias: str) -> None:
         model = attention()
         check(model, rows(model, bias, q=range(4), k=(0, 5), v=range(8, 13), out=(1,)), tokens())
@@ -204,6 +205,7 @@ class TestWholeModels:
     """Encoders and decoders as libraries write them."""
 
     @pytest.mark.parametrize("padding", [False, True], ids=["full", "padded"])
+    @pytest.mark.slow
     def test_f14_layers_without_masks_keep_their_rows(self, padding: bool) -> None:
         model = Encoder()
         masks = rows(model, layers__0__up=range(6), layers__1__v=range(4, 8), layers__1__up=(0, 1))
@@ -215,6 +217,7 @@ class TestWholeModels:
         assert "layers.0.q.weight" not in removed
 
     @pytest.mark.parametrize("density", [0.05, 0.4])
+    @pytest.mark.slow
     def test_a17_fine_grained_encoder(self, density: float) -> None:
         model = Encoder()
         check(model, fine(model, density), torch.randint(0, 20, (2, 5)))
