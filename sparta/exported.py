@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import fx, nn
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
@@ -20,6 +20,7 @@ from sparta.reporting.layout import latency_text
 from sparta.runtime.densify import dense_twin
 from sparta.runtime.inputs import Leaf
 from sparta.runtime.reference import masked_model
+from sparta.runtime.verify import worst_error
 from sparta.tesa.errors import FormatError
 from sparta.transformation.measure import measure
 
@@ -104,7 +105,11 @@ def bench_file(optimized: Path, dense: Path, masks: Path | None) -> Comparison:
             "optimized": lambda: fast(*saved.args, **saved.kwargs),
         }
         seconds = measure(runs, budget=2.0, rounds=(20, 1000))
-    return Comparison(1e3 * seconds["dense"], 1e3 * seconds["optimized"], _difference(expected, got))
+    return Comparison(
+        1e3 * seconds["dense"],
+        1e3 * seconds["optimized"],
+        worst_error(pytree.tree_leaves(expected), pytree.tree_leaves(got)),
+    )
 
 
 def bench_saved(optimized: Path, *, batch: int = 1) -> Comparison:
@@ -127,7 +132,7 @@ def bench_saved(optimized: Path, *, batch: int = 1) -> Comparison:
     leaves = [_random_input(leaf, batch) for leaf in program.leaves or ()]
     args, kwargs = pytree.tree_unflatten(leaves, program.in_spec)
     with torch.no_grad():
-        error = _difference(twin(*leaves), pytree.tree_leaves(fast(*args, **kwargs)))
+        error = worst_error(twin(*leaves), pytree.tree_leaves(fast(*args, **kwargs)))
         runs = {"dense": lambda: twin(*leaves), "optimized": lambda: fast(*args, **kwargs)}
         seconds = measure(runs, budget=2.0, rounds=(20, 1000))
     return Comparison(1e3 * seconds["dense"], 1e3 * seconds["optimized"], error)
@@ -139,19 +144,6 @@ def _random_input(leaf: Leaf, batch: int) -> Any:
         return leaf.value
     shape = [batch if isinstance(size, str) else size for size in leaf.shape]
     return torch.randn(shape).to(leaf.dtype) if leaf.dtype.is_floating_point else torch.zeros(shape, dtype=leaf.dtype)
-
-
-def _difference(expected: Any, got: Any) -> float:
-    pairs = zip(_tensors(expected), _tensors(got), strict=True)
-    return max((_relative(want.double(), have.double()) for want, have in pairs), default=0.0)
-
-
-def _tensors(result: Any) -> list[Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor) and leaf.numel()]
-
-
-def _relative(expected: Tensor, got: Tensor) -> float:
-    return float((got - expected).abs().max() / expected.abs().max().clamp_min(1e-30))
 
 
 def document(comparison: Comparison, path: Path) -> Document:
